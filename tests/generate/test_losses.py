@@ -108,3 +108,24 @@ def test_exponentials_of_rows_on_chip_are_computed_once(blocks: int) -> None:
     for kernel in kernels:
         body = re.split(rf"__global__ .*\b{kernel}\(", checked.text)[1].split("__global__")[0]
         assert len(re.findall(r"^ {12,}.*\bexpf\(", body, re.MULTILINE)) == 2
+
+
+def test_a_norm_of_costly_values_keeps_them_where_blocks_share_a_row() -> None:
+    way = {"cached": 1, "online": 0, "blocks": 4, "threads": 256, "vector": 4}
+    text = "def f(x, b): return F.layer_norm(F.gelu(x + b), (2052,))"
+    inputs = [tensor("x", 3, 2052), tensor("b", 2052)]
+    schedule = {f"f.{what}": value for what, value in way.items()}
+    checked = check(text, inputs=inputs, schedule=schedule, families=("normal", "large"))
+    assert checked.text.count("[v] = gelu(") == 1
+    assert "parts_squares<4" in checked.text, "one exchange for both"
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_a_softmax_of_costly_values_keeps_them_where_blocks_share_a_row(blocks: int) -> None:
+    way = {"cached": 1, "online": 0, "blocks": blocks, "threads": 256, "vector": 4}
+    text = "def f(x, b): return torch.softmax(F.gelu(x + b), -1)"
+    inputs = [tensor("x", 3, 2052), tensor("b", 2052)]
+    schedule = {f"f.{what}": value for what, value in way.items()}
+    checked = check(text, inputs=inputs, schedule=schedule, families=("normal", "large"))
+    assert ("kept_factor" in checked.text) == (blocks > 1)
+    assert checked.text.count("= gelu(") == checked.text.count("= expf(k") == 1

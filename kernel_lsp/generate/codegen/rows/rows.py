@@ -39,12 +39,12 @@ class RowRenderer:
     """Writes the kernel of a row group in which one thread, warp or block computes a row."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
-        group, kept = keep_values(divide_once(group), schedule)
+        group, kept = keep_values(whole := divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.kept, self.level = KeptValues(kept, group.column, schedule), 0
         self.terms_of: Tensor | None = None
         self.scope = Scope(kernel)
-        self.pairs = self._active_pairs()
+        self.pairs = self._active_pairs(whole)
         total = group.column.extent
         packs = divide_exactly(total, as_index(schedule.vector))
         n_packs = packs if packs is not None else total
@@ -77,9 +77,9 @@ class RowRenderer:
         n_blocks = blocks_of_positions(self.group, self.schedule, self.kernel.index_type)
         return rendered(self.kernel, comment, self.scope.lines, *how, min_blocks=n_blocks)
 
-    def _active_pairs(self) -> tuple[Pair, ...]:
-        """Return the pairs that one pass over memory computes."""
-        return find_pairs(self.group) if self.schedule.online and not self.schedule.cached else ()
+    def _active_pairs(self, whole: RowGroup) -> tuple[Pair, ...]:
+        """Return the pairs that one pass over memory computes, of the group before values of it are kept."""
+        return find_pairs(whole) if self.schedule.online and not self.schedule.cached else ()
 
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.threads * self.schedule.rows,)

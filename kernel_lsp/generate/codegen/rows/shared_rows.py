@@ -82,8 +82,10 @@ class SharedRowRenderer(RowRenderer):
             return Constant(blocks * self.schedule.teams)
         return binary("*", to_expression(self.group.row.extent), Constant(blocks))  # type: ignore[return-value]  # fixed rows
 
-    def _active_pairs(self) -> tuple[Pair, ...]:
-        return find_pairs(self.group)
+    def _active_pairs(self, whole: RowGroup) -> tuple[Pair, ...]:
+        """Return the pairs of `whole` with the reductions of this group, where kept values hide what both share."""
+        now = dict(zip(whole.reductions, self.group.reductions, strict=True))
+        return tuple(replace(pair, first=now[pair.first], second=now[pair.second]) for pair in find_pairs(whole))
 
     def _new_cache(self) -> RowCache:
         if self.schedule.staged:
