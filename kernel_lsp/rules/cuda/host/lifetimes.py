@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.pointers import WAITS
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -19,9 +20,7 @@ _ALLOCATED_BY = {
 _FREED_BY = {
     "cudaFree": ("device",), "cudaFreeAsync": ("device",), "cudaFreeHost": ("pinned",), "free": ("host",),
 }  # fmt: skip
-_WAITS = re.compile(
-    rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(|[Ww]ait\w*\s*\(|EventRecord|EventQuery|StreamQuery|Reset"
-)
+_WAITS = re.compile(WAITS.pattern + rb"|EventRecord|EventQuery|StreamQuery|Reset")
 _CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\s*(?:<|$)")
 _ACCESS = rb"\b%s\b(?:\.data\(\))?\s*(?:\[|->|\.(?:front|back|at|begin)\b)|(?:\*\s*|\bmemcpy\s*\(\s*)%s\b"
 _ADDRESS = re.compile(r"(?:\(\s*void\s*\*\*\s*\)|reinterpret_cast<void\s*\*\*>\()?\s*&\s*(\w+)\)?")
@@ -234,7 +233,8 @@ def _allocations(function: Function) -> dict[str, tuple[str, Node]]:
         name = _ADDRESS.fullmatch("" if target is None else function.source(target))
         variables = [] if name is None else function.named(name[1])
         if name is not None and len(variables) == 1 and variables[0] not in function.parameters:
-            (repeated.add if name[1] in found else lambda _: None)(name[1])
+            if name[1] in found:
+                repeated.add(name[1])
             found[name[1]] = (_ALLOCATED_BY[function.callee(call)], call)
     for variable in function.all_variables():
         value = "" if variable.value is None else function.source(variable.value)

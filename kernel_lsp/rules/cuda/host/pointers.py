@@ -14,7 +14,8 @@ from kernel_lsp.rules.rule import Hit
 
 _OF_VECTOR = re.compile(r"(\w+)\s*\.\s*data\(\)")
 _MANAGED = re.compile(r"\bcudaMallocManaged\s*\(\s*(?:\([^()]*\)\s*)?&\s*(\w+)")
-_WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree|[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\(")
+WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\(")
+"""Calls after which the host may read what the GPU wrote."""
 
 
 @declare(
@@ -99,7 +100,7 @@ def managed_read_before_sync(function: Function) -> Iterator[Hit]:
         for access in function.subscripts:
             array = access.child_by_field_id(fields.ARGUMENT)
             is_behind = array is not None and access.start_byte > launch.end_byte and function.source(array) in given
-            if is_behind and not _WAITS.search(data, launch.end_byte, access.start_byte):
+            if is_behind and not WAITS.search(data, launch.end_byte, access.start_byte):
                 yield hit(function.file, access, "managed memory is read while the kernel may run: synchronize first")
                 break
 
