@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.archive import Archive, merge_archives
+from kernel_lsp.evolve.archive.archive import ARCHIVE_NAME, FOLDER_NAME, Archive, merge_archives
 
 
 def workspace(folder: Path, text: str) -> str:
@@ -51,3 +53,20 @@ def test_a_folder_without_runs_is_refused_and_stays_empty(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="no archive"):
         merge_archives([tmp_path], tmp_path / "c")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_database", [False, True])
+def test_a_file_that_is_no_archive_is_named_and_nothing_is_merged(tmp_path: Path, *, is_database: bool) -> None:
+    workspace(tmp_path / "a", "// a")
+    file = tmp_path / "a" / FOLDER_NAME / ARCHIVE_NAME
+    if is_database:
+        with closing(sqlite3.connect(file)) as db:
+            db.execute("DROP TABLE candidates")
+            db.commit()
+    else:
+        file.write_text("no database" * 100)
+    with pytest.raises(UserError, match="cannot be read") as raised:
+        merge_archives([tmp_path / "a"], tmp_path / "b")
+    assert raised.value.file == str(file)
+    with Archive(tmp_path / "b") as archive:
+        assert list(archive.runs()) == []

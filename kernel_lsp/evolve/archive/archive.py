@@ -359,24 +359,40 @@ def _file(workspace: Path) -> Path:
 def _merge(archive: Archive, file: Path, source: Path) -> MergedArchive:
     known = {record.run_id: record.started for record in archive.runs()}
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as other:
-        theirs = dict(other.execute("SELECT run_id, started FROM runs ORDER BY rowid").fetchall())
+        theirs = dict(_rows(other, file, "SELECT run_id, started FROM runs ORDER BY rowid"))
         differing = [run_id for run_id in theirs if known.get(run_id, theirs[run_id]) != theirs[run_id]]
         if differing:
             raise UserError(f"two runs have the id {differing[0]}", file=str(file), next_step="merge it elsewhere")
         new = tuple(run_id for run_id in theirs if run_id not in known)
         with archive.writing() as db:
             for table in SHARED_TABLES:
-                _copy(other, db, table, "", ())
+                _copy(other, file, db, table)
             for run_id in new:
                 for table in RUN_TABLES:
-                    _copy(other, db, table, "WHERE run_id = ?", (run_id,))
-            _copy(other, db, "origins", "", ())  # of an archive that was merged itself
+                    _copy(other, file, db, table, "WHERE run_id = ?", (run_id,))
+            _copy(other, file, db, "origins")  # of an archive that was merged itself
             origin = (str(source.absolute()), datetime.now(UTC).isoformat(timespec="seconds"))
             db.executemany("INSERT OR IGNORE INTO origins VALUES (?, ?, ?)", [(run_id, *origin) for run_id in new])
     return MergedArchive(source=str(source), runs=new, already_there=tuple(set(theirs) - set(new)))
 
 
-def _copy(other: sqlite3.Connection, db: sqlite3.Connection, table: str, where: str, given: tuple[str, ...]) -> None:
+def _copy(
+    other: sqlite3.Connection,
+    file: Path,
+    db: sqlite3.Connection,
+    table: str,
+    where: str = "",
+    given: tuple[str, ...] = (),
+) -> None:
     """Copy a table's rows in their order."""
-    for row in other.execute(f"SELECT * FROM {table} {where} ORDER BY rowid", given):
+    for row in _rows(other, file, f"SELECT * FROM {table} {where} ORDER BY rowid", given):
         db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+
+
+def _rows(other: sqlite3.Connection, file: Path, query: str, given: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return what a query finds in the archive `file`. Raises UserError where it is none, or of another version."""
+    try:
+        return other.execute(query, given).fetchall()
+    except sqlite3.Error as error:
+        step = "name a folder whose archive this version of kernel-lsp wrote"
+        raise UserError(f"the archive cannot be read: {error}", file=str(file), next_step=step) from None
