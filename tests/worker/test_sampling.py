@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.oracle.arrays import map_array
@@ -46,25 +47,43 @@ def test_operands_without_the_dim_are_taken_whole(tmp_path: Path) -> None:
     assert set(files.slices.dims.values()) == {0}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "x - x.mean(0)",
-        "x.cumsum(0)",
-        "x.roll(1, 0)",
-        "x * torch.arange(x.shape[0])[:, None]",
-        "x / x.shape[0]",
-        "x.flip(0)",
-    ],
-)
-def test_what_mixes_rows_is_not_sampled_along_them(body: str, tmp_path: Path) -> None:
+MIXING = [
+    "x - x.mean(0)",
+    "x.cumsum(0)",
+    "x.roll(1, 0)",
+    "x * torch.arange(x.shape[0])[:, None]",
+    "x / x.shape[0]",
+    "x.flip(0)",
+]
+
+
+@pytest.mark.parametrize("body", [*MIXING, "(x - x.sum(1, keepdim=True)).cumsum(0)", "x / x.square().sum().sqrt()"])
+def test_slices_of_what_mixes_rows_are_those_of_the_whole(body: str, tmp_path: Path) -> None:
     files = sampled(body, tmp_path)
-    assert files.slices is None or set(files.slices.dims.values()) == {1}
+    assert files.slices is not None
+    [given], [expected], [dim] = files.inputs, files.expected, files.slices.dims.values()
+    x = map_array(given.path, given.dtype, given.shape).astype(np.float64)
+    whole = eval(body, {"x": torch.from_numpy(x), "torch": torch}).numpy()
+    places = np.concatenate([np.arange(start, end) for start, end in files.slices.ranges])
+    found = map_array(expected.path, expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, np.take(whole, places, axis=dim), rtol=1e-9, atol=1e-12)
 
 
-def test_what_mixes_all_dims_or_drops_them_is_made_whole(tmp_path: Path) -> None:
-    assert sampled("(x - x.sum(1, keepdim=True)).cumsum(0)", tmp_path / "mixed").slices is None
-    assert sampled("x.square().mean()", tmp_path / "dropped").slices is None
+def test_an_eighth_of_the_outputs_is_compared_where_all_dims_are_mixed(tmp_path: Path) -> None:
+    files = sampled("(x - x.sum(1, keepdim=True)).cumsum(0)", tmp_path)
+    assert files.slices is not None
+    assert (files.slices.n, set(files.slices.dims.values())) == (N_ROWS // 8, {0})
+    assert (files.slices.ranges[0][0], files.slices.ranges[-1][1]) == (0, N_ROWS)
+
+
+def test_selections_from_what_mixes_all_dims_are_made_whole(tmp_path: Path) -> None:
+    files = sampled("(x - x.sum()).cumsum(1).round().sort(0)", tmp_path)
+    assert files.chosen
+    assert files.slices is None
+
+
+def test_outputs_without_the_dims_are_made_whole(tmp_path: Path) -> None:
+    assert sampled("x.square().mean()", tmp_path).slices is None
 
 
 def test_small_cases_are_made_whole(tmp_path: Path) -> None:

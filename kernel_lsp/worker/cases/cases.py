@@ -103,6 +103,9 @@ def _made(
         sample = _sample(captured, request, case, sizes)
         compared = case if sample is None else sample.of(case)
         results = results_of(captured, compared, family, seed, is_backward, gpu)
+        if sample is not None and sample.is_of_outputs:
+            sample = None if results.chosen else sample
+            results = results if sample is None else results.sliced(sample)
         answer = _write(captured, request, case, results, is_backward)
         inputs = _write_inputs(captured, request, case) if early is None else early.result()
     del results
@@ -111,7 +114,8 @@ def _made(
     if sample is None:
         return {**answer, "inputs": inputs, "sample": None}
     described = {"ranges": sample.ranges, "dims": dict(zip(captured.output_names, sample.axis.outputs))}
-    return {**answer, "inputs": inputs, "sample": described, "eager_bytes": 0}
+    eager_bytes = answer["eager_bytes"] if sample.is_of_outputs else 0
+    return {**answer, "inputs": inputs, "sample": described, "eager_bytes": eager_bytes}
 
 
 def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict[sympy.Symbol, int]) -> Sample | None:

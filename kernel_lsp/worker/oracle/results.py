@@ -16,6 +16,7 @@ from ..hide_cuda import without_cuda
 from .alternatives import Answers, accept_alternatives, either
 from .perturbation import response
 from .reference_run import CPU, ReferenceRun
+from .sampling import Sample
 from .selection_outputs import Chosen, chosen_among
 
 
@@ -38,6 +39,17 @@ class Results:
     undecided: list[torch.Tensor] = field(default_factory=list)
     may_lose_nans: list[bool] = field(default_factory=list)
     chosen: list[Chosen | None] = field(default_factory=list)
+
+    def sliced(self, sample: Sample) -> Results:
+        """Return the slices of results without `chosen` elements."""
+        of = sample.of_results
+        return replace(
+            self,
+            expected=of(self.expected),
+            native=of(self.native),
+            perturbed=of(self.perturbed),
+            undecided=of(self.undecided),
+        )
 
 
 def results_of(captured: Captured, case: Case, family: str, seed: int, is_backward: bool, gpu: int | None) -> Results:
