@@ -41,6 +41,7 @@ COMMANDS = {
     "prepare_baseline": ("timing.baseline", "prepare_baseline"),
     "prepare_probe": ("timing.rounds", "prepare_probe"),
     "set_calls": ("timing.rounds", "set_calls"),
+    "wait_until_idle": ("timing.rounds", "wait_until_idle"),
     "time_block": ("timing.rounds", "time_block"),
     "end_timing": ("timing.rounds", "end_timing"),
     "extension_facts": ("describe", "extension_facts"),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
+from kernel_lsp.worker.timing.stopwatch import CudaStopwatch
 
 DEADLINE_S = 120.0
 N = 4096
@@ -155,3 +158,27 @@ def test_an_ended_subject_is_forgotten(worker: SyncWorker, tmp_path: Path) -> No
 def test_clocks_of_a_host_are_a_reason(worker: SyncWorker, tmp_path: Path) -> None:
     prepare(worker, request(tmp_path))
     assert "reason" in block(worker)["clocks"]
+
+
+def test_a_processor_is_never_waited_for(worker: SyncWorker) -> None:
+    answer = worker.ask("wait_until_idle", {"device": "cpu", "at_most_s": 60.0})
+    assert (answer["status"], answer["is_idle"]) == ("ready", True)
+    assert answer["waited_s"] < 1.0
+
+
+@pytest.mark.parametrize(("launch_us", "is_idle"), [([10.0] * 5 + [5000.0] * 4, True), ([5000.0] * 9, False)])
+def test_a_device_is_idle_when_most_small_kernels_start_at_once(
+    launch_us: list[float], is_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, launches = [0.0], iter(launch_us)
+    stopwatch = CudaStopwatch.__new__(CudaStopwatch)
+    stopwatch._written = torch.zeros(4)
+    monkeypatch.setattr(CudaStopwatch, "wait", lambda _: None)
+
+    def add(tensor: torch.Tensor, _: float) -> torch.Tensor:
+        now_s[0] += next(launches) * 1e-6
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "add_", add)
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    assert stopwatch.is_idle() == is_idle

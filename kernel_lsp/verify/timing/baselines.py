@@ -42,8 +42,12 @@ PEER_DEADLINE_S = 240.0
 PEER_MODE = "peer:"
 """Prefix of a mode that calls ``FILE::NAME`` of another library instead of the reference."""
 NOT_STARTED = "not compiled yet"
-AT_ONCE_BYTES = 4 << 30
-"""Bytes of an operation's tensors up to which all modes prepare it at once, each with copies of its own."""
+AT_ONCE_SHARE, AT_ONCE_BYTES = 16, 4 << 30
+"""Divisor of the GPU's memory, and bytes where that is unknown, up to which all modes prepare an operation at once,
+each with copies and intermediates of its own."""
+IDLE_DEADLINE_S = 5.0
+"""Maximum seconds to wait for the work that a held process has launched: max-autotune launches a slow choice several
+times before it looks at the time."""
 MAX_DISCONNECTED = 10
 """Losses of the connection to another machine after which a baseline is given up."""
 FOLDER = "baselines"
@@ -203,6 +207,8 @@ class Baselines:
         for mode in busy:
             mode.hold()
         try:
+            if busy:
+                await self._wait_until_idle()
             yield
         finally:
             for mode in busy:
@@ -216,11 +222,23 @@ class Baselines:
         if name in self._starting:
             await asyncio.shield(self._starting[name])
         while (job := next((job for job in self._offered if self._is_wanted(name, job)), None)) is not None:
-            if job.n_bytes > AT_ONCE_BYTES:
+            if job.n_bytes > self._at_once_bytes(job):
                 async with self._large_jobs:
                     await self._prepare(name, job)
             else:
                 await self._prepare(name, job)
+
+    async def _wait_until_idle(self) -> None:
+        """Wait until the work that held processes have launched is done. Errors recur where eager is timed."""
+        with suppress(KernelLspError):
+            worker = await self._modes[EAGER].start()
+            request = {"device": self._device, "at_most_s": IDLE_DEADLINE_S}
+            await worker.ask("wait_until_idle", request, deadline_s=PREPARE_DEADLINES_S[EAGER])
+
+    def _at_once_bytes(self, job: Job) -> int:
+        eager = self._modes[EAGER].subject(job)
+        total_bytes = int(eager.facts.get("total_bytes", 0)) if isinstance(eager, Subject) else 0
+        return total_bytes // AT_ONCE_SHARE or AT_ONCE_BYTES
 
     async def _prepare(self, name: str, job: Job) -> None:
         await self._nothing_is_timed.wait()

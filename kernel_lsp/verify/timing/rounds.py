@@ -292,10 +292,11 @@ def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
 
 async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block | SubjectFailed:
     """Request cold samples. Samples that are reported but never compared are taken once a round."""
+    n_warm_samples = min(plan.n_warm_samples, 1) if subject.is_long else plan.n_warm_samples
     request = {
         "subject": subject.subject_id,
         "n_samples": subject.n_samples,
-        "n_warm_samples": 0 if is_second else plan.n_warm_samples,
+        "n_warm_samples": 0 if is_second else n_warm_samples,
         "n_operator_calls": subject.n_operator_calls if plan.has_operator_calls and not is_second else 0,
     }
     answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)

@@ -1,4 +1,5 @@
-"""Commands that time one subject: `prepare_probe`, `set_calls`, `time_block` (a block of samples) and `end_timing`.
+"""Commands that time one subject: `prepare_probe`, `set_calls`, `time_block` (a block of samples) and `end_timing`; and
+`wait_until_idle`, before them.
 
 A subject is a candidate's operation (`timing.candidate`) or a PyTorch baseline (`timing.baseline`): these live in
 different processes. The client alternates blocks between them; between two blocks nothing runs here.
@@ -34,6 +35,8 @@ from .subject import (
 PROBE_ELEMENTS = 1 << 18
 """Elements of 4 bytes: a kernel of 2 or 3 us, most of it its launch."""
 
+IDLE_POLL_S = 0.01
+
 SUBJECTS: dict[str, Subject] = {}
 
 
@@ -65,6 +68,16 @@ def set_calls(request: dict[str, Any]) -> dict[str, Any]:
             return {"status": "ready", **_arranged(subject, int(request["n_calls"]), request.get("method", GRAPH))}
     except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
+
+
+def wait_until_idle(request: dict[str, Any]) -> dict[str, Any]:
+    """Wait until no other process's work occupies the device of ``{"device", "at_most_s"}``. Answers ``{"status":
+    "ready", "is_idle", "waited_s"}``."""
+    stopwatch = stopwatch_of(None if request["device"] == "cpu" else int(request["device"]))
+    started = time.monotonic()
+    while not (is_idle := stopwatch.is_idle()) and time.monotonic() - started < float(request["at_most_s"]):
+        time.sleep(IDLE_POLL_S)
+    return {"status": "ready", "is_idle": is_idle, "waited_s": time.monotonic() - started}
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +153,7 @@ def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
 def _warm_samples(subject: Subject, n_samples: int) -> list[float]:
     stopwatch = stopwatch_of(subject.device)
     for index in range(n_samples):
-        if index == 0:
+        if index == 0 and not subject.is_long:  # a long call leaves nothing else in L2
             for call in subject.warm_sample():
                 call()
         stopwatch.warm_sample(subject.warm_sample(), subject.sleep_us)
@@ -206,11 +219,11 @@ def _facts(device: int | None) -> dict[str, Any]:
         "pid": os.getpid(),
     }
     if device is None:
-        facts = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}
+        facts: dict[str, Any] = {"gpu": "CPU", "gpu_uuid": "", "driver": "none", "torch_version": torch.__version__}
     else:
-        from ..gpu.device import device_facts
+        from ..gpu.device import device_facts, total_bytes
 
-        facts = {**device_facts(device), "gpu_uuid": _uuid(device)}
+        facts = {**device_facts(device), "gpu_uuid": _uuid(device), "total_bytes": total_bytes(device)}
     return {**facts, **switches}
 
 

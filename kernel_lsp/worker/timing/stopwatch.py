@@ -21,6 +21,10 @@ SLEEP_CYCLES_PER_US = 2000
 """Cycles of `torch.cuda._sleep` per microsecond, at the highest clock of current GPUs: sleeping too long costs
 little."""
 N_EMPTY_SAMPLES = 15
+N_IDLE_LAUNCHES = 9
+IDLE_US = 300.0
+"""Host microseconds in which an idle device launches and ends a small kernel: 10 to 50. Beside the work of another
+process it waits for a time slice of milliseconds."""
 EVENT_TICK_US = 0.5
 """Resolution of CUDA's events in microseconds, as documented for cudaEventElapsedTime; newer GPUs resolve more."""
 
@@ -92,6 +96,17 @@ class CudaStopwatch:
         """Wait until the device has done all its work."""
         torch.cuda.synchronize(self._device)
 
+    def is_idle(self) -> bool:
+        """Check whether small kernels start at once: no other process's work occupies the device."""
+        times_us = []
+        for _ in range(N_IDLE_LAUNCHES):
+            self.wait()
+            started = time.perf_counter()
+            self._written[:1].add_(1.0)
+            self.wait()
+            times_us.append((time.perf_counter() - started) * 1e6)
+        return statistics.median(times_us) < IDLE_US
+
     def resolution(self) -> Resolution:
         """Measure samples with nothing between their events."""
         for _ in range(N_EMPTY_SAMPLES):
@@ -123,6 +138,10 @@ class HostStopwatch:
 
     def wait(self) -> None:
         """Return at once: nothing runs asynchronously."""
+
+    def is_idle(self) -> bool:
+        """Return True: processors are shared at any time."""
+        return True
 
     def resolution(self) -> Resolution:
         """Measure samples with nothing between two readings."""

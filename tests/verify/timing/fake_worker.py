@@ -33,6 +33,7 @@ FACTS = {
     "tf32": "off",
     "cudnn_benchmark": "on",
     "pid": os.getpid(),
+    **BEHAVIOUR.get("facts", {}),
 }
 
 
@@ -100,10 +101,15 @@ def arranged(what: str, n_calls: int, subject: str) -> dict[str, Any]:
     }
 
 
+def wait_until_idle(request: dict[str, Any]) -> dict[str, Any]:
+    log("wait_until_idle")
+    return {"status": "ready", "is_idle": True, "waited_s": 0.0}
+
+
 def time_block(request: dict[str, Any]) -> dict[str, Any]:
     what = SUBJECTS[request["subject"]]
     N_BLOCKS[0] += 1
-    log(f"start {request['subject']} {time.monotonic_ns()}")
+    log(f"start {request['subject']} {time.monotonic_ns()} {request['n_warm_samples']}")
     if N_BLOCKS[0] == BEHAVIOUR.get("die_at_block") or what in BEHAVIOUR.get("dies_timing", ()):
         os.kill(os.getpid(), signal.SIGKILL)
     if N_BLOCKS[0] == BEHAVIOUR.get("hang_at_block"):
@@ -152,6 +158,7 @@ COMMANDS = {
     "prepare_baseline": prepare_baseline,
     "prepare_probe": prepare_probe,
     "set_calls": set_calls,
+    "wait_until_idle": wait_until_idle,
     "time_block": time_block,
     "end_timing": end_timing,
 }

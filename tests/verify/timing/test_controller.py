@@ -315,6 +315,15 @@ async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_
     assert compiling[interrupted] - compiling[interrupted - 1] > len(blocks) / 3, "it waited for a whole timing"
 
 
+async def test_a_timing_waits_for_what_a_held_process_has_launched(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 1.0}) as it:
+        await it.comparison(patience_s=0.3)
+        await it.comparison()
+        lines = [line.split()[1] for line in it.log()]
+    assert lines.count("wait_until_idle") == 1, "nothing was compiled beside the second timing"
+    assert lines.index("compiling") < lines.index("wait_until_idle") < lines.index("start")
+
+
 async def test_modes_that_noise_may_order_either_way_stay_ready_and_are_measured_together(tmp_path: Path) -> None:
     times_us = {**TIMES_US, "default": 60.0, "reduce-overhead": 46.0, "max-autotune": 45.0}
     async with bench(tmp_path, baselines=ALL, times_us=times_us) as it:
@@ -337,10 +346,12 @@ async def test_a_ranking_is_not_timed_again_for_the_same_code(tmp_path: Path) ->
 
 async def test_modes_are_compiled_side_by_side_but_not_those_of_a_large_job(tmp_path: Path) -> None:
     slow = {"default": 1.0, "reduce-overhead": 1.0}
-    for n_elements, is_side_by_side in ((1 << 20, True), (1 << 30, False)):
-        folder = tmp_path / str(n_elements)
+    gpus = {"unknown": {}, "of 141 GiB": {"total_bytes": 141 << 30}}
+    cases = (("unknown", 20, True), ("unknown", 30, False), ("of 141 GiB", 30, True), ("of 141 GiB", 31, False))
+    for gpu, exponent, is_side_by_side in cases:
+        folder, n_elements = tmp_path / f"{gpu} {exponent}", 1 << exponent
         folder.mkdir()
-        async with bench(folder, slow_modes=slow, baselines=ALL[:3]) as it:
+        async with bench(folder, slow_modes=slow, baselines=ALL[:3], facts=gpus[gpu]) as it:
             await it.timer.wait_for_baselines(operation("a", n_elements), at_least_s=60.0)
             lines = [line.split(maxsplit=1)[1] for line in it.log()]
         first, second = (lines.index(f"prepare {mode}") for mode in slow)
@@ -573,8 +584,10 @@ async def test_a_call_of_milliseconds_is_a_block_of_its_own_and_still_gives_a_cl
         comparison = await it.comparison()
         ranked = replace(operation("b", N_ELEMENTS), is_ranking=True)
         short = await it.timer.time_operation(it.worker, ranked)
+        n_warm = {int(line.split()[-1]) for line in it.log() if " start " in line}
     assert comparison.ours.n_samples <= 2 * TimingPlan().max_rounds
     assert comparison.ratio is not None
     assert comparison.ratio.claim == "faster"
+    assert n_warm == {0, 1}, "a second warm sample says nothing more"
     assert isinstance(short, Timed)
     assert short.comparison.ours.n_samples == 2 * RANKING.max_rounds
