@@ -120,6 +120,27 @@ def test_an_input_that_the_operation_does_not_take_is_left_alone(
     check_ran(files, run(gpu, files, tmp_path, scalars={"by": 0.5}, x=x, unused=torch.ones(3)), x + 0.5)
 
 
+@pytest.mark.parametrize(("total_bytes", "n_reads"), [(1 << 30, 2), (1 << 20, 3)])
+def test_inputs_stay_on_a_device_that_has_room_for_them(
+    gpu: ModuleType,
+    files: ModuleType,
+    driver: FakeDriver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    total_bytes: int,
+    n_reads: int,
+) -> None:
+    driver.kernels["add"] = add
+    inputs, reads = importlib.import_module(f"{WORKER}.gpu.inputs"), []
+    monkeypatch.setattr(inputs, "LEAST_RUN_BYTES", 0)
+    monkeypatch.setattr(importlib.import_module(f"{WORKER}.gpu.device"), "total_bytes", lambda device: total_bytes)
+    monkeypatch.setattr(inputs, "read_tensor", lambda *a: reads.append(a[0]["path"]) or files.read_tensor(*a))
+    for name, n in (("large", 20_000), ("small", 8), ("large", 20_000)):
+        x = torch.arange(float(n))
+        check_ran(files, run(gpu, files, tmp_path / name, scalars={"by": 0.5}, x=x), x + 0.5)
+    assert len(reads) == n_reads
+
+
 def test_what_no_kernel_writes_is_poison_and_differs_the_second_time(
     gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path
 ) -> None:

@@ -32,9 +32,6 @@ RUN_DEADLINE_S = 60.0
 MAX_RECHECK_BYTES = 1 << 30
 """Maximum bytes of one run's buffers for the runs from a fresh module: for larger ones the second run suffices."""
 
-MAX_BYTES_BESIDE_INPUTS = 4 << 30
-"""Maximum bytes of one run's buffers to keep the inputs on the device, too: a check then has its two runs alone."""
-
 
 @dataclass
 class _Remembered:
@@ -123,7 +120,7 @@ def _check(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     tensors, fingerprints = inputs_on(candidate.device).get(request["inputs"])
     offsets: dict[str, int] = request.get("offsets", {})
     run = _run_for(session, candidate, request["operation"], tensors, offsets)
-    if _n_bytes(request["operation"]) > MAX_BYTES_BESIDE_INPUTS:
+    if not inputs_on(candidate.device).may_stay_beside(_n_bytes(request["operation"])):
         run.drop_given_inputs()
         del tensors
         inputs_on(candidate.device).clear()

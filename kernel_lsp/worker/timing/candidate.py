@@ -17,7 +17,7 @@ from ..gpu.load import loaded_candidate
 from ..gpu.run import POISON_BYTE, BoundRun, Candidate, made_by
 from ..shipped.cuda_runtime import CudaError, on_device
 from .rounds import SUBJECTS, admit
-from .subject import ONE_SET_BYTES, Subject, is_large, n_affordable_sets, refuse_zeros
+from .subject import Subject, is_large, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -38,9 +38,10 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
                 watch = other.watch.again()
                 again = replace(other, watch=watch, graph_arm=watch.capturing)
                 return {"status": "ready", **admit(request["subject"], again, int(request.get("n_calls", 0)))}
-            inputs, _ = inputs_on(candidate.device).get(request["inputs"])
-            if sum(tensor.numel() * tensor.element_size() for tensor in inputs.values()) >= ONE_SET_BYTES // 4:
-                inputs_on(candidate.device).clear()  # those of other cases would occupy memory
+            kept = inputs_on(candidate.device)
+            inputs, _ = kept.get(request["inputs"])
+            if not kept.may_stay_beside(2 * sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())):
+                kept.clear()  # those of other cases would occupy memory
             refuse_zeros(inputs)
             if "before" in request:
                 inputs = {**inputs, **made_by(candidate, request["before"], inputs)}
