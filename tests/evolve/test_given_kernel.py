@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import CandidateProposed
+from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import TargetError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.final_verification import SearchResult
@@ -150,3 +154,25 @@ def test_a_run_from_when_there_could_be_one_given_kernel_only_has_it_still(tmp_p
     request = OptimizeRequest.model_validate(old | {"seed": 0, "seed_kernel": seed.model_dump()})
     assert request.seed_kernels == (seed,)
     assert OptimizeRequest.model_validate(old | {"seed": 0, "seed_kernel": None}).seed_kernels == ()
+
+
+async def test_the_default_is_evaluated_while_other_schedules_are_rendered(tmp_path: Path) -> None:
+    device, begun = FakeDevice(), threading.Event()
+
+    class Slow(Program):
+        def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+            if schedule.get("speed", 80) != 80:
+                assert begun.wait(10.0), "the device was not asked before"
+            return super().realize(schedule)
+
+    async def verify(candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        begun.set()
+        return await FakeDevice.verify(device, candidate, depth)
+
+    device.verify = verify  # type: ignore[method-assign]
+    with Archive(tmp_path) as archive:
+        search = Search(archive.start_run("model.py::scale", {}), Slow(), device, archive, SearchSettings(1, 4, 0))
+        events = [event async for event in search.run()]
+    proposed = [event.candidate_id for event in events if isinstance(event, CandidateProposed)]
+    assert len(set(proposed)) == 4
+    assert [asked[0] for asked in device.asked if asked[1] == "screen"].count(proposed[0]) == 1

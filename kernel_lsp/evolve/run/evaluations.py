@@ -64,12 +64,16 @@ class Evaluations:
     ) -> tuple[Verdict, CandidateEvaluated]:
         """Return the verdict and its event. Concurrent requests for the same verdict share one evaluation. Higher
         priorities go first."""
+        return await asyncio.shield(self.begin(candidate, depth, priority))
+
+    def begin(
+        self, candidate: Candidate, depth: Depth, priority: float = 0.0
+    ) -> asyncio.Task[tuple[Verdict, CandidateEvaluated]]:
+        """Begin an evaluation unless that has begun; `evaluate` has its result."""
         key = (candidate.id, depth)
-        task = self._under_way.get(key)
-        if task is None:
-            task = asyncio.create_task(self._evaluate(candidate, depth, priority))
-            self._under_way[key] = task
-        return await asyncio.shield(task)
+        if key not in self._under_way:
+            self._under_way[key] = asyncio.create_task(self._evaluate(candidate, depth, priority))
+        return self._under_way[key]
 
     def abandon(self, candidate: Candidate, depth: Depth) -> bool:
         """Cancel an evaluation whose verdict gains nothing, unless it occupies a GPU; return True if it was."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
@@ -91,7 +92,9 @@ class Search:
         stopped, self._started = "", time.monotonic()
         try:
             for generation in range(self._settings.n_generations):
-                batch = self._propose(generation)
+                if generation == 0:
+                    self._begin_default()
+                batch = await asyncio.to_thread(self._propose, generation)
                 if not batch:
                     break
                 yield GenerationStarted(
@@ -120,20 +123,21 @@ class Search:
 
     # --- below: a generation
 
+    def _begin_default(self) -> None:
+        """Begin to evaluate the default schedule: drawing and rendering the others takes up to 4 s."""
+        if (default := self._proposer.default) is not None:
+            candidate = _candidate(default, 0)
+            self._archive.save_candidate(self._run_id, candidate)
+            self._evaluations.begin(candidate, self._depth)
+
     def _propose(self, generation: int) -> list[Candidate]:
+        """Return a generation's candidates. Runs in a thread: candidates are evaluated meanwhile."""
         batch = []
         tuned = self._settings.tuned
         n = N_WITH_TUNED if self._settings.is_tuned and generation == 0 else self._settings.n_proposals
         known = tuned.schedule if tuned is not None else None
         for proposal in self._proposer.propose(n, generation, self._ranked, known):
-            origin = Origin(
-                proposer="generator",
-                description=proposal.description,
-                schedule=dict(proposal.realized.schedule),
-                parents=proposal.parents,
-                generation=generation,
-            )
-            candidate = Candidate(text=proposal.text, origin=origin)
+            candidate = _candidate(proposal, generation)
             self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
             batch.append(candidate)
         return self._with_given(batch) if generation == 0 else batch
@@ -161,17 +165,22 @@ class Search:
                 yield NewBest(candidate_id=verdict.candidate_id, score_us=score, score_kind=score_kind(verdict))
             if self._is_at_limit():
                 waiting = (candidate for candidate in batch if candidate.id not in self._screened)
-                self._abandoned |= {each.id for each in waiting if self._evaluations.abandon(each, "rank")}
+                self._abandoned |= {each.id for each in waiting if self._evaluations.abandon(each, self._depth)}
         self._rank()
 
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event] | None:
         """Return the verdict with its event, or None for a candidate that was abandoned meanwhile."""
         try:
-            return await self._evaluations.evaluate(candidate, "rank" if self._measures else "screen")
+            return await self._evaluations.evaluate(candidate, self._depth)
         except asyncio.CancelledError:
             if candidate.id in self._abandoned:
                 return None
             raise
+
+    @property
+    def _depth(self) -> Literal["rank", "screen"]:
+        """Return the depth of a first verdict."""
+        return "rank" if self._measures else "screen"
 
     @property
     def _measures(self) -> bool:
@@ -241,6 +250,17 @@ class Search:
             if verdict.is_correct and (score := score_us(verdict)) is not None
         ]
         return sorted(found, key=lambda each: (each.screened.depth == "rank", each.time_us, each.candidate.id))
+
+
+def _candidate(proposal: Proposal, generation: int) -> Candidate:
+    origin = Origin(
+        proposer="generator",
+        description=proposal.description,
+        schedule=dict(proposal.realized.schedule),
+        parents=proposal.parents,
+        generation=generation,
+    )
+    return Candidate(text=proposal.text, origin=origin)
 
 
 def _interval_us(finalist: Finalist) -> tuple[float, float]:

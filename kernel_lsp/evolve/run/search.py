@@ -70,6 +70,11 @@ class Proposer:
         self._texts: set[str] = set()
         self._postponed: list[Proposal] = []
 
+    @property
+    def default(self) -> Proposal | None:
+        """Return the default schedule, which the first generation has first; None where it is not valid."""
+        return Proposal(self._default, (), _difference(self._default)) if self._default.is_valid else None
+
     def propose(
         self, n: int, generation: int, ranked: Sequence[Scored], tuned: Schedule | None = None
     ) -> list[Proposal]:
