@@ -1,31 +1,49 @@
 """Small `__device__` functions that kernels call. A file holds each that it uses once.
 
-Texts are written for one type: ``{T}`` is the type, ``{f}`` the suffix of math functions, ``{s}`` that of literals.
-Maxima, minima and similar functions propagate NaN as PyTorch does, unlike CUDA's fmaxf and fminf.
+Their CUDA text lies in the `.cuh` files of this folder, in sections that begin with ``//@ NAME``. Texts are written for
+one type: ``{T}`` is the type, ``{f}`` the suffix of math functions, ``{s}`` that of literals. A name with another
+placeholder stands for a function for each row of that table in `INSTANCES`, one with ``:integer`` or a type for the
+text that integers or this type have instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-
-from kernel_lsp.generate.codegen.attention.attention_helpers import ATTENTION_HELPERS
-from kernel_lsp.generate.codegen.attention.warpgroup_helpers import WARPGROUP_ATTENTION_HELPERS
-from kernel_lsp.generate.codegen.function_helpers import FUNCTION_HELPERS
-from kernel_lsp.generate.codegen.routines.routine_helpers import ROUTINE_HELPERS
-from kernel_lsp.generate.codegen.rows.row_helpers import ROW_HELPERS, WARP_SUM_OF_INT
-from kernel_lsp.generate.codegen.scans.scan_helpers import SCAN_BASICS, SCAN_HELPERS
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import TENSOR_CORE_HELPERS, WARPGROUP_HELPERS
+from itertools import groupby
+from pathlib import Path
 
 SUFFIXES = {"float": ("f", "f"), "double": ("", "")}
-
-
-@dataclass(frozen=True)
-class Helper:
-    """A device function. `needs` are helpers it calls, of the same type."""
-
-    text: str
-    needs: tuple[str, ...] = ()
+FILES = (
+    "functions",
+    "rows/rows",
+    "scans/scans",
+    "routines/routines",
+    "tensor_cores/tensor_cores",
+    "tensor_cores/warpgroups",
+    "attention/attention",
+    "attention/gradients",
+    "attention/warpgroups",
+)
+"""Files of device functions: a function calls those of its own file and of earlier ones."""
+ALL_COLUMNS = (*range(16, 72, 8), 96, 128)
+"""Columns of results per `wgmma` that helpers exist for."""
+MAX_SPLIT_COLUMNS = 64
+"""Maximum columns of one product of split tiles: its large and small sums take as many registers of a thread."""
+_REGISTERS_PER_LINE, _SUMS_PER_LINE = 16, 4
+_LOG2_E = "1.4426950408889634f"
+_OFFSET = f"""\
+        float offset = -base * {_LOG2_E};
+        if (fabsf(base) >= 0x1p18f) {{  // its rounding would be a power of two, up to infinity
+            #pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n) {{
+                #pragma unroll
+                for (int c = half * 2; c < half * 2 + 2; ++c) scores[n][c] -= base;
+            }}
+            offset = 0.0f;
+        }}
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -36,6 +54,12 @@ class HelperUse:
     type: str
 
 
+def columns_per_product(n_columns: int) -> int:
+    """Return the columns of each of the products of split tiles that give `n_columns`; 0 where they do not divide."""
+    fitting = [n for n in ALL_COLUMNS if n <= MAX_SPLIT_COLUMNS and n_columns % n == 0]
+    return max(fitting, default=0)
+
+
 def render_helpers(uses: Iterable[HelperUse]) -> str:
     """Return the used functions and their dependencies, in an order that compiles."""
     wanted: set[HelperUse] = set()
@@ -44,428 +68,126 @@ def render_helpers(uses: Iterable[HelperUse]) -> str:
         use = pending.pop()
         if use not in wanted:
             wanted.add(use)
-            pending.extend(HelperUse(name, _needed_type(name, use.type)) for name in HELPERS[use.name].needs)
+            pending.extend(HelperUse(name, _needed_type(name, use.type)) for name in NEEDS[use.name])
     order = {name: position for position, name in enumerate(HELPERS)}
     ordered = sorted(wanted, key=lambda use: (order[use.name], use.type))
     return "\n".join(_render(use) for use in ordered)
 
 
 def _needed_type(name: str, type_: str) -> str:
-    return "" if name in TYPELESS else type_ or "float"
+    return (type_ or "float") if "{T}" in HELPERS[name] else ""
 
 
 def _render(use: HelperUse) -> str:
     f, s = SUFFIXES.get(use.type, ("", ""))
-    text = HELPERS[use.name].text.strip("\n")
+    text = HELPERS[use.name]
     if use.type not in SUFFIXES:
-        text = _INTEGER_TEXTS.get(use.name, text) if use.name != "warp_sum" or use.type == "int" else text
+        text = HELPERS.get(f"{use.name}:{use.type}") or HELPERS.get(f"{use.name}:integer") or text
     return text.replace("{T}", use.type).replace("{f}", f).replace("{s}", s) + "\n"
 
 
-HELPERS: dict[str, Helper] = {
-    "floor_div": Helper("""
-// Rounds towards minus infinity, as Python's // does.
-__device__ inline int floor_div(int a, int b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-"""),
-    "floor_mod": Helper(
-        """
-__device__ inline int floor_mod(int a, int b) { return a - floor_div(a, b) * b; }
-""",
-        ("floor_div",),
+# --- the texts
+
+
+def _table(columns: str, *rows: tuple[str, ...]) -> tuple[dict[str, str], ...]:
+    return tuple(dict(zip(columns.split(), row, strict=True)) for row in rows)
+
+
+def _lines(texts: list[str], indent: str, per_line: int, *, quoted: bool = False) -> str:
+    rows = [", ".join(texts[start : start + per_line]) for start in range(0, len(texts), per_line)]
+    return f', "\n{indent}"'.join(rows) if quoted else f",\n{indent}".join(rows)
+
+
+def _wgmma(n_columns: int) -> tuple[str, ...]:
+    """Return the columns of one `wgmma` of TF32 numbers, whose sums are `n_columns` / 2 registers of each thread."""
+    n_sums = n_columns // 2
+    registers = _lines([f"%{place}" for place in range(n_sums)], " " * 8, _REGISTERS_PER_LINE, quoted=True)
+    sums = _lines([f'"+f"(sums[{place // 4}][{place % 4}])' for place in range(n_sums)], " " * 10, _SUMS_PER_LINE)
+    a = ", ".join(f"%{n_sums + place}" for place in range(4))
+    return (str(n_columns), str(n_columns // 8), registers, sums, a, f"%{n_sums + 4}", f"%{n_sums + 5}")
+
+
+INSTANCES = {
+    "extreme": _table("extreme other", ("max", "maximum"), ("min", "minimum")),
+    "adding": _table(
+        "adding exp purpose",
+        ("add_exponentials", "exp{f}", ""),
+        ("add_quick_exponentials", "__expf", "\n// For results of 16 bits."),
     ),
-    "near_quotient": Helper("""
-// position / size and position % size, quick where the position is mostly below the size.
-template <typename T>
-__device__ inline T near_quotient(T position, T size) { return position < size ? 0 : position / size; }
-template <typename T>
-__device__ inline T near_remainder(T position, T size) { return position < size ? position : position % size; }
-"""),
-    "Pack": Helper("""
-// N neighbours in memory, moved by one load or store.
-template <typename T, int N>
-struct alignas(sizeof(T) * N) Pack {
-    T item[N];
-};
-"""),
-    "packs": Helper(
-        """
-template <int N, typename T>
-__device__ inline const Pack<T, N>* packs(const T* pointer) {
-    return reinterpret_cast<const Pack<T, N>*>(pointer);
-}
-template <int N, typename T>
-__device__ inline Pack<T, N>* packs(T* pointer) {
-    return reinterpret_cast<Pack<T, N>*>(pointer);
-}
-""",
-        ("Pack",),
+    "kind": _table(
+        "kind word combine_lane combine_part start",
+        *(
+            (kind, word, f"result {sign}= of_lane[lane][column];", f"value {sign}= parts[part];", start)
+            for kind, word, sign, start in (
+                ("sum", "sum", "+", "if (threadIdx.x % 32 >= BLOCKS) value = 0;\n    "),
+                ("prod", "product", "*", "if (threadIdx.x % 32 >= BLOCKS) value = 1;\n    "),
+            )
+        ),
+        *(
+            (kind, word, f"result = {word}(result, of_lane[lane][column]);", f"value = {word}(value, parts[part]);", "")
+            for kind, word in (("max", "maximum"), ("min", "minimum"))
+        ),
     ),
-    "deal_sums": Helper("""
-// Adds up each of the values over a warp's lanes, and leaves a lane its share of the sums: those from lane * share on.
-template <int HALF, int STEP, int COUNT>
-__device__ inline void deal_sums(float (&sums)[COUNT]) {
-    const bool is_upper = threadIdx.x & STEP;
-    #pragma unroll
-    for (int c = 0; c < HALF; ++c) {
-        const float given = is_upper ? sums[c] : sums[c + HALF];
-        const float kept = is_upper ? sums[c + HALF] : sums[c];
-        sums[c] = kept + __shfl_xor_sync(0xffffffff, given, STEP);
-    }
-    if constexpr (STEP > 1) deal_sums<HALF / 2, STEP / 2>(sums);
-}
-"""),
-    "read_peer": Helper("""
-// What another block of the cluster has at the same place of its shared memory.
-template <typename T>
-__device__ inline T read_peer(const T* own, int rank) {
-    const T* there;
-    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
-    return *there;
-}
-"""),
-    "wait_async": Helper("""
-// Waits for what this thread copies.
-__device__ inline void wait_async() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-"""),
-    "prefetch": Helper("""
-// Asks for memory that is read later; waits for nothing.
-template <typename T>
-__device__ inline void prefetch(const T* pointer) { asm volatile("prefetch.global.L2 [%0];" :: "l"(pointer)); }
-"""),
-    "prefetch_all": Helper(
-        """
-// Asks for a small tensor, each thread for a line of 128 bytes.
-template <typename T>
-__device__ inline void prefetch_all(const T* pointer, int n_elements) {
-    constexpr int line = 128 / sizeof(T);
-    for (int i = threadIdx.x * line; i < n_elements; i += blockDim.x * line) prefetch(pointer + i);
-}
-""",
-        ("prefetch",),
+    "several": _table("several one", ("sums", "sum"), ("maxima", "max")),
+    "bits": _table(
+        "bits type pair to_pair",
+        ("f16", "__half", "__half2", "__floats2half2_rn"),
+        ("bf16", "__nv_bfloat16", "__nv_bfloat162", "__floats2bfloat162_rn"),
     ),
-    "maximum": Helper("""
-// NaN when either is NaN, as in PyTorch.
-__device__ inline {T} maximum({T} a, {T} b) { return a > b || isnan(a) ? a : b; }
-"""),
-    "minimum": Helper("""
-// NaN when either is NaN, as in PyTorch.
-__device__ inline {T} minimum({T} a, {T} b) { return a < b || isnan(a) ? a : b; }
-"""),
-    **{
-        name: Helper(
-            f"""
-// NaN when either is NaN, by one instruction; {other} also orders zeros by their position, as PyTorch does.
-__device__ inline float {name}(float a, float b) {{
-#if __CUDA_ARCH__ >= 800
-    float result;
-    asm("{operation}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return {other}(a, b);
-#endif
-}}
-""",
-            (other,),
+    "precision": _table(
+        "precision rescaled shifted weight relative",
+        ("f32", "expf(peaks[half] - base)", "", "expf(scores[n][c] - base)", "expf(scores[n][c] - base)"),
+        (
+            "16",
+            f"exp2_approximate((peaks[half] - base) * {_LOG2_E})",
+            _OFFSET,
+            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, offset))",
+            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, -base * {_LOG2_E}))",
+        ),
+    ),
+    "columns": _table("columns columns/8 registers sums a b adds", *map(_wgmma, ALL_COLUMNS)),
+    "count": _table(
+        "count count/2 count/8 count*32",
+        *((str(n), str(n // 2), str(n // 8), str(n * 32)) for n in ALL_COLUMNS if n <= MAX_SPLIT_COLUMNS),
+    ),
+}
+"""Rows of each placeholder in the name of a section, by the first of the placeholders that they replace."""
+
+
+def _sections() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each section. Neighbours with the same placeholder alternate, row by row."""
+    for file in FILES:
+        text = (Path(__file__).parent / f"{file}.cuh").read_text(encoding="utf-8")
+        parts = re.split(r"^//@ (\S+)\n", text, flags=re.MULTILINE)[1:]
+        sections = list(
+            zip(parts[::2], (part.removesuffix("\n").removesuffix("\n") for part in parts[1::2]), strict=True)
         )
-        for name, operation, other in (("nan_max", "max", "maximum"), ("nan_min", "min", "minimum"))
-    },
-    **{name: Helper(text) for name, text in FUNCTION_HELPERS.items()},
-    "sign": Helper("""
-__device__ inline {T} sign({T} x) { return static_cast<{T}>((x > 0) - (x < 0)); }
-"""),
-    "python_remainder": Helper("""
-// The sign of the divisor, as in Python.
-__device__ inline {T} python_remainder({T} a, {T} b) {
-    const {T} r = fmod{f}(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-"""),
-    "integer_remainder": Helper("""
-// The sign of the divisor, as in Python.
-__device__ inline {T} integer_remainder({T} a, {T} b) {
-    const {T} r = a % b;
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-"""),
-    "floor_divide": Helper("""
-// Rounds the exact quotient down, which floor(a / b) does not always.
-__device__ inline {T} floor_divide({T} a, {T} b) {
-    if (b == 0) return a / b;
-    const {T} r = fmod{f}(a, b);
-    {T} quotient = (a - r) / b;
-    if (r != 0 && (b < 0) != (r < 0)) quotient -= 1.0{s};
-    if (quotient == 0) return copysign{f}(0.0{s}, a / b);
-    const {T} rounded = floor{f}(quotient);
-    return quotient - rounded > 0.5{s} ? rounded + 1.0{s} : rounded;
-}
-"""),
-    "floor_divide_integer": Helper("""
-__device__ inline {T} floor_divide_integer({T} a, {T} b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-"""),
-    "integer_power": Helper("""
-__device__ inline {T} integer_power({T} base, {T} exponent) {
-    {T} result = exponent < 0 ? (base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0) : 1;
-    for (; exponent > 0; exponent /= 2, base *= base) {
-        if (exponent % 2) result *= base;
-    }
-    return result;
-}
-"""),
-    **{
-        name: Helper(
-            f"""
-// Adds N values to a maximum and a sum of exponentials relative to it. A maximum of -inf has a sum of 0.{purpose}
-template <int N>
-__device__ inline void {name}(const {{T}} (&values)[N], {{T}}& largest, {{T}}& sum) {{
-    const {{T}} before = largest;
-    for (int v = 0; v < N; ++v) largest = maximum(largest, values[v]);
-    const {{T}} pivot = largest == -CUDART_INF_F ? 0.0{{s}} : largest;
-    sum *= {exp}(before - pivot);
-    for (int v = 0; v < N; ++v) sum += {exp}(values[v] - pivot);
-}}
-""",
-            ("maximum",),
-        )
-        for name, exp, purpose in (
-            ("add_exponentials", "exp{f}", ""),
-            ("add_quick_exponentials", "__expf", "\n// For results of 16 bits."),
-        )
-    },
-    "add_moments": Helper("""
-// Adds N values to a mean and a sum of squared distances from it (Chan, Golub, LeVeque).
-template <int N>
-__device__ inline void add_moments(const float (&values)[N], float& count, float& mean, float& squares) {
-    float pack_mean = 0.0f;
-    for (int v = 0; v < N; ++v) pack_mean += values[v];
-    pack_mean *= 1.0f / N;
-    for (int v = 0; v < N; ++v) squares += (values[v] - pack_mean) * (values[v] - pack_mean);
-    const float distance = pack_mean - mean, share = N / (count + N);
-    mean += distance * share;
-    squares += distance * count * share * distance;
-    count += N;
-}
-"""),
-    "share_of": Helper("""
-// How many of n packs block `rank` does when BLOCKS blocks of THREADS threads take turns.
-template <int BLOCKS, int THREADS>
-__device__ inline int share_of(int n, int rank) {
-    const int rest = n % (BLOCKS * THREADS) - rank * THREADS;
-    return n / (BLOCKS * THREADS) * THREADS + (rest < 0 ? 0 : rest < THREADS ? rest : THREADS);
-}
-"""),
-    "load_once": Helper(
-        """
-// Loads and stores with early eviction: what is used once leaves the cache to what is used again.
-template <typename T, int N>
-__device__ inline Pack<T, N> load_once(const Pack<T, N>* pointer) {
-    static_assert(sizeof(Pack<T, N>) % 4 == 0, "a pack is one word or more");
-    constexpr int WORDS = sizeof(Pack<T, N>) / 4;
-    union {
-        Pack<T, N> pack;
-        unsigned one;
-        uint2 two;
-        uint4 four;
-    } bits;
-    if constexpr (WORDS == 4) bits.four = __ldcs(reinterpret_cast<const uint4*>(pointer));
-    if constexpr (WORDS == 2) bits.two = __ldcs(reinterpret_cast<const uint2*>(pointer));
-    if constexpr (WORDS == 1) bits.one = __ldcs(reinterpret_cast<const unsigned*>(pointer));
-    return bits.pack;
-}
-template <typename T, int N>
-__device__ inline void store_once(Pack<T, N>* pointer, const Pack<T, N>& pack) {
-    constexpr int WORDS = sizeof(Pack<T, N>) / 4;
-    if constexpr (WORDS == 4) __stcs(reinterpret_cast<uint4*>(pointer), reinterpret_cast<const uint4&>(pack));
-    if constexpr (WORDS == 2) __stcs(reinterpret_cast<uint2*>(pointer), reinterpret_cast<const uint2&>(pack));
-    if constexpr (WORDS == 1) __stcs(reinterpret_cast<unsigned*>(pointer), reinterpret_cast<const unsigned&>(pack));
-}
-""",
-        ("Pack",),
-    ),
-    "cluster_sync": Helper("""
-// Waits for all threads of the cluster, and for what they have written to shared memory.
-__device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive;\\n\\tbarrier.cluster.wait;" ::: "memory");
-}
-"""),
-    "cluster_arrive": Helper("""
-// Lets the blocks of the cluster go on that wait for this thread.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive;" ::: "memory"); }
-"""),
-    "cluster_wait": Helper("""
-// Waits for all threads of the cluster to arrive.
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
-"""),
-    "in_block": Helper("""
-// Where block `rank` of the cluster has the variable that `own` points to in this block's shared memory.
-template <typename T>
-__device__ inline T* in_block(T* own, int rank) {
-    T* remote;
-    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(own), "r"(rank));
-    return remote;
-}
-"""),
-    "grid_sync": Helper("""
-// Waits for all blocks, which run at once, for the launch is cooperative. The counter is the driver's, which needs no
-// launch to set it to 0: each round flips its highest bit.
-__device__ inline void grid_sync() {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        unsigned high, low;
-        asm("mov.u32 %0, %%envreg1;" : "=r"(high));
-        asm("mov.u32 %0, %%envreg2;" : "=r"(low));
-        unsigned* counter = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
-        __threadfence();
-        const unsigned before = atomicAdd(counter, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u);
-        while (((before ^ *(volatile unsigned*)counter) & 0x80000000u) == 0) {}
-        __threadfence();
-    }
-    __syncthreads();
-}
-"""),
-    "copy_pack": Helper(
-        """
-// Starts to copy a pack of 4, 8 or 16 bytes to shared memory.
-template <typename T, int N>
-__device__ inline void copy_pack(Pack<T, N>* target, const Pack<T, N>* source) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
-                 "l"(source), "n"(sizeof(Pack<T, N>))
-                 : "memory");
-}
-""",
-        ("Pack",),
-    ),
-    "copy_past_l1": Helper(
-        """
-// Starts to copy a pack of 16 bytes to shared memory past the L1 cache. No cache hint: an H100 refuses such copies.
-template <typename T, int N>
-__device__ inline void copy_past_l1(Pack<T, N>* target, const Pack<T, N>* source) {
-    static_assert(sizeof(Pack<T, N>) == 16, "copies past the L1 cache move 16 bytes");
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(target)),
-                 "l"(source)
-                 : "memory");
-}
-""",
-        ("Pack",),
-    ),
-    "load_kept": Helper(
-        """
-// Loads what later rows use again; it leaves the L2 cache last. Volatile: it must not move before its bounds check.
-template <typename T, int N>
-__device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
-    static_assert(sizeof(Pack<T, N>) == 16, "one load moves 16 bytes");
-    unsigned long long policy;
-    union {
-        Pack<T, N> pack;
-        uint4 words;
-    } bits;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.words.x), "=r"(bits.words.y), "=r"(bits.words.z), "=r"(bits.words.w)
-                 : "l"(pointer), "l"(policy));
-    return bits.pack;
-}
-""",
-        ("Pack",),
-    ),
-    "byte_quotient": Helper("""
-// x / y of an integer x of 8 bits, rounded as the division is: tried for all x. `inverse` is that of y.
-__device__ inline float byte_quotient(float x, float y, float inverse) {
-    const float quotient = x * inverse;
-    return fmaf(fmaf(-quotient, y, x), inverse, quotient);
-}
-"""),
-    "quick_quotient": Helper("""
-// A quotient of at most 2 ulp, over the whole range.
-__device__ inline float quick_quotient(float a, float b) {
-    float result;
-    asm("div.full.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-}
-"""),
-    "quick_sigmoid": Helper(
-        """
-__device__ inline float quick_sigmoid(float x) { return quick_quotient(1.0f, 1.0f + __expf(-x)); }  // for 16 bits
-""",
-        ("quick_quotient",),
-    ),
-    "quick_root": Helper("""
-// A square root of at most 1 ulp.
-__device__ inline float quick_root(float value) {
-    float result;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-"""),
-    "any_left": Helper("""
-// Whether one of N chains has not ended.
-template <int N>
-__device__ inline bool any_left(const int (&at)[N]) {
-    int newest = -1;
-    #pragma unroll
-    for (int c = 0; c < N; ++c) newest = max(newest, at[c]);
-    return newest >= 0;
-}
-"""),
-    "comes_before": Helper("""
-// The order of argmax: NaN before everything, then the larger value, then the smaller index; -1 stands for none.
-__device__ inline bool comes_before({T} value, int index, {T} best, int best_index) {
-    if (index < 0 || best_index < 0) return index >= 0;
-    if (value != value || best != best) return value != value && (best == best || index < best_index);
-    return value > best || (value == best && index < best_index);
-}
-"""),
-    "improves": Helper("""
-// The order of argmax for values that come by rising index: the first NaN, else the first of the largest; -1 is none.
-__device__ inline bool improves({T} value, {T} best, int best_index) {
-    return best_index < 0 || (!(value <= best) && best == best);
-}
-"""),
-    "wins_window": Helper("""
-// The order of pooling, whose values come by rising index: the last NaN, else the first of the largest; -1 is none.
-__device__ inline bool wins_window({T} value, int index, {T} best, int best_index) {
-    if (index < 0 || best_index < 0) return index >= 0;
-    return value > best || value != value;
-}
-"""),
-    **{name: Helper(*entry) for name, entry in ROW_HELPERS.items()},
-    **{name: Helper(*entry) for name, entry in (SCAN_BASICS | SCAN_HELPERS).items()},
-    **{name: Helper(text) for name, text in ROUTINE_HELPERS.items()},
-    **{name: Helper(text) for name, text in {**TENSOR_CORE_HELPERS, **WARPGROUP_HELPERS}.items()},
-    **{name: Helper(*entry) for name, entry in {**ATTENTION_HELPERS, **WARPGROUP_ATTENTION_HELPERS}.items()},
-}
-_TEMPLATES = (
-    *SCAN_BASICS,
-    *SCAN_HELPERS,
-    *TENSOR_CORE_HELPERS,
-    *WARPGROUP_HELPERS,
-    *ATTENTION_HELPERS,
-    *WARPGROUP_ATTENTION_HELPERS,
-)
-TYPELESS = frozenset(
-    (
-        *_TEMPLATES,
-        "Pack",
-        "packs",
-        "floor_div",
-        "floor_mod",
-        "add_moments",
-        "share_of",
-        "load_once",
-        "prefetch",
-        "copy_pack",
-        "copy_past_l1",
-        "load_kept",
-        "parts_squares",
-        "near_quotient",
-        "any_left",
-        "byte_quotient",
-        "quick_quotient",
-        "quick_root",
-        "quick_sigmoid",
-    )
-)
-_INTEGER_TEXTS = {
-    "maximum": "__device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }",
-    "minimum": "__device__ inline {T} minimum({T} a, {T} b) { return a < b ? a : b; }",
-    "warp_sum": WARP_SUM_OF_INT,
-}
+        for placeholder, group in groupby(sections, key=lambda section: re.findall(r"{(\w+)}", section[0])):
+            templates = list(group)
+            for row in INSTANCES[placeholder[0]] if placeholder else ({},):
+                for template in templates:
+                    yield _replaced(template[0], row), _replaced(template[1], row)
+
+
+def _replaced(text: str, row: dict[str, str]) -> str:
+    for placeholder, value in row.items():
+        text = text.replace(f"{{{placeholder}}}", value)
+    return text
+
+
+def _needs() -> dict[str, tuple[str, ...]]:
+    """Return the other helpers that each text calls. A helper may define further functions beside that of its name."""
+    owners = {name: name for name in HELPERS}
+    for name, text in HELPERS.items():
+        for function in re.findall(r"__device__ inline [^(\n]*?(\w+)\(", text):
+            owners.setdefault(function, name)
+    needs = {}
+    for name, text in HELPERS.items():
+        called = re.findall(r"\b(\w+)(?=[<(])", re.sub(r"//.*", "", text))
+        needs[name] = tuple(dict.fromkeys(owners[word] for word in called if owners.get(word, name) != name))
+    return needs
+
+
+HELPERS: dict[str, str] = dict(_sections())
+"""Text of each device function, by its name."""
+NEEDS = _needs()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention import AttentionRenderer
 from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
-from kernel_lsp.generate.codegen.attention.warpgroup_helpers import columns_per_product
 from kernel_lsp.generate.codegen.attention.warpgroups import (
     CHUNK,
     COPYING_WARPS,
@@ -20,6 +19,7 @@ from kernel_lsp.generate.codegen.attention.warpgroups import (
     WARPS,
     WarpgroupRenderer,
 )
+from kernel_lsp.generate.codegen.helpers import columns_per_product
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope

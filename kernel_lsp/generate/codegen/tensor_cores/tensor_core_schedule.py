@@ -11,6 +11,8 @@ WARP = 32
 ROW_BYTES = 16
 """Bytes of a row of `ldmatrix`, and of the widest asynchronous copy."""
 MMA_M, MMA_N = 16, 8
+WARPGROUP_COLUMNS = (32, 64, 96, 128)
+"""Columns of results per `wgmma` of a contraction's tile."""
 MAX_SHARED_BYTES = 227 << 10
 """Maximum shared memory per block on sm_90 in bytes; needs an opt-in."""
 MAX_ACCUMULATORS = 160

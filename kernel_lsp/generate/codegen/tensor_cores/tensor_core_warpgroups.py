@@ -18,7 +18,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     TensorCoreRenderer,
     unrolled,
 )
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     AHEAD,
@@ -27,6 +26,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     ROW_BYTES,
     SWIZZLED_BYTES,
     WARP,
+    WARPGROUP_COLUMNS,
     TensorCoreSchedule,
     TileLayout,
 )

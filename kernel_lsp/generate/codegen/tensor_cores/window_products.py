@@ -15,10 +15,10 @@ from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordin
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, RowPlaces
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import unrolled
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_helpers import WARPGROUP_COLUMNS
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,
+    WARPGROUP_COLUMNS,
     TensorCoreSchedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer

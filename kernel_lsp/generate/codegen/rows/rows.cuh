@@ -1,8 +1,15 @@
-"""Device functions of rows: reductions over the threads of a warp, a block or a column, and parts of pairs."""
+// Reductions over the threads of a warp, a block or a column, and parts of pairs.
 
-from __future__ import annotations
+//@ warp_sum
+// Every one of WIDTH neighbouring lanes gets the sum of all.
+template <int WIDTH>
+__device__ inline {T} warp_sum({T} value) {
+    for (int step = WIDTH / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step, WIDTH);
+    return value;
+}
 
-WARP_SUM_OF_INT = """
+//@ warp_sum:int
+
 // Every one of WIDTH neighbouring lanes gets the sum of all; of a whole warp, by one instruction.
 template <int WIDTH>
 __device__ inline int warp_sum(int value) {
@@ -13,32 +20,16 @@ __device__ inline int warp_sum(int value) {
 template <>
 __device__ inline int warp_sum<32>(int value) { return __reduce_add_sync(0xffffffff, value); }
 #endif
-"""
 
-ROW_HELPERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "warp_sum": (
-        """
-// Every one of WIDTH neighbouring lanes gets the sum of all.
-template <int WIDTH>
-__device__ inline {T} warp_sum({T} value) {
-    for (int step = WIDTH / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step, WIDTH);
-    return value;
-}
-""",
-        (),
-    ),
-    "warp_prod": (
-        """
+
+//@ warp_prod
 template <int WIDTH>
 __device__ inline {T} warp_prod({T} value) {
     for (int step = WIDTH / 2; step > 0; step /= 2) value *= __shfl_xor_sync(0xffffffff, value, step, WIDTH);
     return value;
 }
-""",
-        (),
-    ),
-    "warp_max": (
-        """
+
+//@ warp_max
 template <int WIDTH>
 __device__ inline {T} warp_max({T} value) {
     for (int step = WIDTH / 2; step > 0; step /= 2) {
@@ -46,11 +37,8 @@ __device__ inline {T} warp_max({T} value) {
     }
     return value;
 }
-""",
-        ("maximum",),
-    ),
-    "warp_min": (
-        """
+
+//@ warp_min
 template <int WIDTH>
 __device__ inline {T} warp_min({T} value) {
     for (int step = WIDTH / 2; step > 0; step /= 2) {
@@ -58,11 +46,8 @@ __device__ inline {T} warp_min({T} value) {
     }
     return value;
 }
-""",
-        ("minimum",),
-    ),
-    "warp_argmax": (
-        """
+
+//@ warp_argmax
 // Every lane gets the best value of all and its index.
 template <int WIDTH>
 __device__ inline void warp_argmax({T}& best, int& best_index) {
@@ -75,57 +60,42 @@ __device__ inline void warp_argmax({T}& best, int& best_index) {
         }
     }
 }
-""",
-        ("comes_before",),
-    ),
-    **{
-        f"block_{kind}": (
-            f"""
+
+//@ block_{kind}
 // Every thread of a block of THREADS gets the {word} over all.
 template <int THREADS>
-__device__ inline {{T}} block_{kind}({{T}} value) {{
-    __shared__ {{T}} of_warp[32];
+__device__ inline {T} block_{kind}({T} value) {
+    __shared__ {T} of_warp[32];
     value = warp_{kind}<32>(value);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
     __syncthreads();
     value = of_warp[threadIdx.x % (THREADS / 32)];
     __syncthreads();
     return warp_{kind}<THREADS / 32>(value);
-}}
-""",
-            (f"warp_{kind}",),
-        )
-        for kind, word in (("sum", "sum"), ("prod", "product"), ("max", "maximum"), ("min", "minimum"))
-    },
-    **{
-        f"block_{word}": (
-            f"""
-// Every thread of a block of THREADS gets the {word} over all, for two barriers instead of two each.
+}
+
+//@ block_{several}
+// Every thread of a block of THREADS gets the {several} over all, for two barriers instead of two each.
 template <int THREADS, typename... Others>
-__device__ inline void block_{word}({{T}}& first, Others&... others) {{
+__device__ inline void block_{several}({T}& first, Others&... others) {
     constexpr int N = 1 + sizeof...(Others);
-    __shared__ {{T}} of_warp[N][32];
-    {{T}} values[N] = {{first, others...}};
+    __shared__ {T} of_warp[N][32];
+    {T} values[N] = {first, others...};
     #pragma unroll
-    for (int n = 0; n < N; ++n) {{
-        values[n] = warp_{kind}<32>(values[n]);
+    for (int n = 0; n < N; ++n) {
+        values[n] = warp_{one}<32>(values[n]);
         if (threadIdx.x % 32 == 0) of_warp[n][threadIdx.x / 32] = values[n];
-    }}
+    }
     __syncthreads();
     #pragma unroll
     for (int n = 0; n < N; ++n) values[n] = of_warp[n][threadIdx.x % (THREADS / 32)];
     __syncthreads();
-    first = warp_{kind}<THREADS / 32>(values[0]);
+    first = warp_{one}<THREADS / 32>(values[0]);
     int n = 1;
-    ((others = warp_{kind}<THREADS / 32>(values[n++])), ...);
-}}
-""",
-            (f"warp_{kind}",),
-        )
-        for kind, word in (("sum", "sums"), ("max", "maxima"))
-    },
-    "block_argmax": (
-        """
+    ((others = warp_{one}<THREADS / 32>(values[n++])), ...);
+}
+
+//@ block_argmax
 template <int THREADS>
 __device__ inline void block_argmax({T}& best, int& best_index) {
     __shared__ {T} of_warp[32];
@@ -141,36 +111,22 @@ __device__ inline void block_argmax({T}& best, int& best_index) {
     __syncthreads();
     warp_argmax<THREADS / 32>(best, best_index);
 }
-""",
-        ("warp_argmax",),
-    ),
-    **{
-        f"column_{kind}": (
-            f"""
+
+//@ column_{kind}
 // Combines threads that are WIDTH apart; every thread gets the result of its column.
 template <int LANES, int WIDTH>
-__device__ inline {{T}} column_{kind}({{T}} value) {{
-    __shared__ {{T}} of_lane[LANES][WIDTH];
+__device__ inline {T} column_{kind}({T} value) {
+    __shared__ {T} of_lane[LANES][WIDTH];
     const int column = threadIdx.x % WIDTH;
     of_lane[threadIdx.x / WIDTH][column] = value;
     __syncthreads();
-    {{T}} result = of_lane[0][column];
-    for (int lane = 1; lane < LANES; ++lane) {combine}
+    {T} result = of_lane[0][column];
+    for (int lane = 1; lane < LANES; ++lane) {combine_lane}
     __syncthreads();
     return result;
-}}
-""",
-            needs,
-        )
-        for kind, combine, needs in (
-            ("sum", "result += of_lane[lane][column];", ()),
-            ("prod", "result *= of_lane[lane][column];", ()),
-            ("max", "result = maximum(result, of_lane[lane][column]);", ("maximum",)),
-            ("min", "result = minimum(result, of_lane[lane][column]);", ("minimum",)),
-        )
-    },
-    "column_argmax": (
-        """
+}
+
+//@ column_argmax
 template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
     __shared__ {T} of_lane[LANES][WIDTH];
@@ -187,31 +143,17 @@ __device__ inline void column_argmax({T}& best, int& best_index) {
     }
     __syncthreads();
 }
-""",
-        ("comes_before",),
-    ),
-    **{
-        f"parts_{kind}": (
-            f"""
+
+//@ parts_{kind}
 // Every thread gets the {word} of what the blocks of its row found.
 template <int BLOCKS>
-__device__ inline {{T}} parts_{kind}(const {{T}}* parts) {{
-    {{T}} value = parts[threadIdx.x % 32 % BLOCKS];
-    for (int part = threadIdx.x % 32 + 32; part < BLOCKS; part += 32) {combine}
+__device__ inline {T} parts_{kind}(const {T}* parts) {
+    {T} value = parts[threadIdx.x % 32 % BLOCKS];
+    for (int part = threadIdx.x % 32 + 32; part < BLOCKS; part += 32) {combine_part}
     {start}return warp_{kind}<32>(value);
-}}
-""",
-            (f"warp_{kind}",),
-        )
-        for kind, word, combine, start in (
-            ("sum", "sum", "value += parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 0;\n    "),
-            ("prod", "product", "value *= parts[part];", "if (threadIdx.x % 32 >= BLOCKS) value = 1;\n    "),
-            ("max", "maximum", "value = maximum(value, parts[part]);", ""),
-            ("min", "minimum", "value = minimum(value, parts[part]);", ""),
-        )
-    },
-    "parts_exponentials": (
-        """
+}
+
+//@ parts_exponentials
 // The sum of exponentials relative to `peak`, of sums that are relative to the maximum of a block each.
 template <int BLOCKS>
 __device__ inline float parts_exponentials(const float* sums, const float* peaks, float peak) {
@@ -219,11 +161,8 @@ __device__ inline float parts_exponentials(const float* sums, const float* peaks
     for (int part = threadIdx.x % 32; part < BLOCKS; part += 32) sum += sums[part] * expf(peaks[part] - peak);
     return warp_sum<32>(sum);
 }
-""",
-        ("warp_sum",),
-    ),
-    "parts_squares": (
-        """
+
+//@ parts_squares
 // The sum of squared distances from `mean`, of sums that are relative to the mean of a block each (Chan et al.).
 template <int BLOCKS, int THREADS, int N>
 __device__ inline float parts_squares(const float* squares, const float* sums, float mean, int n_packs) {
@@ -235,11 +174,8 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
     }
     return warp_sum<32>(total);
 }
-""",
-        ("warp_sum", "share_of"),
-    ),
-    "parts_even_squares": (
-        """
+
+//@ parts_even_squares
 // The sum of squared distances from `mean`, where each block has `count` elements (Chan et al.).
 template <int BLOCKS>
 __device__ inline float parts_even_squares(const float* squares, const float* sums, float mean, float count) {
@@ -249,8 +185,4 @@ __device__ inline float parts_even_squares(const float* squares, const float* su
         total += squares[part] + count * distance * distance;
     }
     return warp_sum<32>(total);
-}
-""",
-        ("warp_sum",),
-    ),
 }

@@ -1,35 +1,64 @@
-"""Device functions of scans: running combinations, shared by threads of a warp, a block and a grid.
+// Running combinations, shared by threads of a warp, a block and a grid.
+// An operator `Op` has a `State`, its `identity()`, and `combine(earlier, later)`, which need not commute.
 
-An operator `Op` has a `State`, its `identity()`, and `combine(earlier, later)`, which need not commute.
-"""
+//@ Extreme
+// A value and where it stands.
+template <typename T, typename Position>
+struct Extreme {
+    T value;
+    Position position;
+};
 
-from __future__ import annotations
+//@ lowest
+template <typename T>
+__device__ inline T lowest();
+template <> __device__ inline float lowest<float>() { return -CUDART_INF_F; }
+template <> __device__ inline double lowest<double>() { return -CUDART_INF; }
+template <> __device__ inline int lowest<int>() { return -2147483647 - 1; }
+template <> __device__ inline long long lowest<long long>() { return -9223372036854775807LL - 1; }
 
-SCAN_HELPERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "RunningSum": (
-        """
+//@ highest
+template <typename T>
+__device__ inline T highest();
+template <> __device__ inline float highest<float>() { return CUDART_INF_F; }
+template <> __device__ inline double highest<double>() { return CUDART_INF; }
+template <> __device__ inline int highest<int>() { return 2147483647; }
+template <> __device__ inline long long highest<long long>() { return 9223372036854775807LL; }
+
+//@ shuffle
+// A lane's value, and that of the lane `step` below: lanes below `step` get their own.
+template <typename T>
+__device__ inline T shuffle(T value, int lane) { return __shfl_sync(0xffffffff, value, lane); }
+template <typename T>
+__device__ inline T shuffle_up(T value, int step) { return __shfl_up_sync(0xffffffff, value, step); }
+
+//@ shuffle_extreme
+template <typename T, typename Position>
+__device__ inline Extreme<T, Position> shuffle(Extreme<T, Position> entry, int lane) {
+    return {__shfl_sync(0xffffffff, entry.value, lane), __shfl_sync(0xffffffff, entry.position, lane)};
+}
+template <typename T, typename Position>
+__device__ inline Extreme<T, Position> shuffle_up(Extreme<T, Position> entry, int step) {
+    return {__shfl_up_sync(0xffffffff, entry.value, step), __shfl_up_sync(0xffffffff, entry.position, step)};
+}
+
+//@ RunningSum
 template <typename T>
 struct RunningSum {
     using State = T;
     static __device__ State identity() { return T(0); }
     static __device__ State combine(State earlier, State later) { return earlier + later; }
 };
-""",
-        (),
-    ),
-    "RunningProduct": (
-        """
+
+//@ RunningProduct
 template <typename T>
 struct RunningProduct {
     using State = T;
     static __device__ State identity() { return T(1); }
     static __device__ State combine(State earlier, State later) { return earlier * later; }
 };
-""",
-        (),
-    ),
-    "RunningMax": (
-        """
+
+//@ RunningMax
 // NaN stays, as in PyTorch.
 template <typename T>
 struct RunningMax {
@@ -39,11 +68,8 @@ struct RunningMax {
         return earlier != earlier || earlier > later ? earlier : later;
     }
 };
-""",
-        ("lowest",),
-    ),
-    "RunningMin": (
-        """
+
+//@ RunningMin
 template <typename T>
 struct RunningMin {
     using State = T;
@@ -52,11 +78,8 @@ struct RunningMin {
         return earlier != earlier || earlier < later ? earlier : later;
     }
 };
-""",
-        ("highest",),
-    ),
-    "RunningArgMax": (
-        """
+
+//@ RunningArgMax
 // The last of equal maxima, and the last NaN before all numbers, as in PyTorch's cummax.
 template <typename T, typename Position>
 struct RunningArgMax {
@@ -67,11 +90,8 @@ struct RunningArgMax {
         return earlier.value != earlier.value || earlier.value > later.value ? earlier : later;
     }
 };
-""",
-        ("Extreme", "lowest"),
-    ),
-    "RunningArgMin": (
-        """
+
+//@ RunningArgMin
 // The last of equal minima, and the last NaN before all numbers, as in PyTorch's cummin.
 template <typename T, typename Position>
 struct RunningArgMin {
@@ -82,11 +102,8 @@ struct RunningArgMin {
         return earlier.value != earlier.value || earlier.value < later.value ? earlier : later;
     }
 };
-""",
-        ("Extreme", "highest"),
-    ),
-    "RunningLogSumExp": (
-        """
+
+//@ RunningLogSumExp
 // log(exp(earlier) + exp(later)) without overflow; equal infinities stay what they are.
 template <typename T>
 struct RunningLogSumExp {
@@ -98,11 +115,8 @@ struct RunningLogSumExp {
         return low == high && isinf(low) ? low : high + log1p(exp(low - high));
     }
 };
-""",
-        ("lowest",),
-    ),
-    "tile_scan": (
-        """
+
+//@ tile_scan
 // Scans a tile of THREADS * PARTS * VECTOR elements. A warp has consecutive elements, in PARTS runs of 32 packs of
 // VECTOR; `value` becomes the combination of the warp's elements up to each (before each, with EXCLUSIVE), `start`
 // that of the warps before. Returns the combination of the tile.
@@ -146,11 +160,8 @@ __device__ inline typename Op::State tile_scan(typename Op::State (&value)[PARTS
     __syncthreads();
     return total;
 }
-""",
-        ("shuffle",),
-    ),
-    "column_scan": (
-        """
+
+//@ column_scan
 // Scans WIDTH columns side by side: threads with one threadIdx.x share a column, each has ITEMS consecutive elements.
 // `value` becomes the combination of the thread's elements up to each (before each, with EXCLUSIVE), `start` that of
 // the threads before. Returns the combination of the column's LANES * ITEMS elements.
@@ -179,11 +190,8 @@ __device__ inline typename Op::State column_scan(typename Op::State (&value)[ITE
     __syncthreads();
     return total;
 }
-""",
-        (),
-    ),
-    "take_place": (
-        """
+
+//@ take_place
 // The number of this block in the order in which blocks begin: those with lower numbers are running or done.
 __device__ inline int take_place(long long* counter) {
     __shared__ int place;
@@ -193,11 +201,8 @@ __device__ inline int take_place(long long* counter) {
     __syncthreads();
     return place;
 }
-""",
-        (),
-    ),
-    "publish": (
-        """
+
+//@ publish
 // A value for other blocks: 32 bits of it in each 64-bit word, whose other half says that they are there. So no fence
 // is needed between a value and its mark.
 template <typename T>
@@ -225,11 +230,8 @@ __device__ inline T await(long long* words) {
     memcpy(&value, pieces, sizeof(T));
     return value;
 }
-""",
-        (),
-    ),
-    "look_back": (
-        """
+
+//@ look_back
 // The combination of all tiles of the row before this one. Every tile publishes its own; the last of each 32 also that
 // of the row up to its end. A tile waits for those before it in its 32, and for what is before these. The order of the
 // combinations depends on no timing, so every run gives the same bits.
@@ -262,11 +264,8 @@ __device__ inline typename Op::State look_back(long long* words, int row, int n_
     __syncthreads();
     return before;
 }
-""",
-        ("publish", "shuffle"),
-    ),
-    "column_look_back": (
-        """
+
+//@ column_look_back
 // For each of WIDTH columns side by side the combination of all its tiles before this one. Every tile publishes its
 // own; the last of each LANES also that of the column up to its end. A tile waits for those before it in its LANES, and
 // for what is before these. The order of the combinations depends on no timing, so every run gives the same bits.
@@ -298,68 +297,3 @@ __device__ inline typename Op::State column_look_back(long long* words, int n_co
     }
     return before;
 }
-""",
-        ("publish",),
-    ),
-}
-"""Text of each helper, and the helpers that it calls. All are templates over their types."""
-
-SCAN_BASICS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Extreme": (
-        """
-// A value and where it stands.
-template <typename T, typename Position>
-struct Extreme {
-    T value;
-    Position position;
-};
-""",
-        (),
-    ),
-    "lowest": (
-        """
-template <typename T>
-__device__ inline T lowest();
-template <> __device__ inline float lowest<float>() { return -CUDART_INF_F; }
-template <> __device__ inline double lowest<double>() { return -CUDART_INF; }
-template <> __device__ inline int lowest<int>() { return -2147483647 - 1; }
-template <> __device__ inline long long lowest<long long>() { return -9223372036854775807LL - 1; }
-""",
-        (),
-    ),
-    "highest": (
-        """
-template <typename T>
-__device__ inline T highest();
-template <> __device__ inline float highest<float>() { return CUDART_INF_F; }
-template <> __device__ inline double highest<double>() { return CUDART_INF; }
-template <> __device__ inline int highest<int>() { return 2147483647; }
-template <> __device__ inline long long highest<long long>() { return 9223372036854775807LL; }
-""",
-        (),
-    ),
-    "shuffle": (
-        """
-// A lane's value, and that of the lane `step` below: lanes below `step` get their own.
-template <typename T>
-__device__ inline T shuffle(T value, int lane) { return __shfl_sync(0xffffffff, value, lane); }
-template <typename T>
-__device__ inline T shuffle_up(T value, int step) { return __shfl_up_sync(0xffffffff, value, step); }
-""",
-        (),
-    ),
-    "shuffle_extreme": (
-        """
-template <typename T, typename Position>
-__device__ inline Extreme<T, Position> shuffle(Extreme<T, Position> entry, int lane) {
-    return {__shfl_sync(0xffffffff, entry.value, lane), __shfl_sync(0xffffffff, entry.position, lane)};
-}
-template <typename T, typename Position>
-__device__ inline Extreme<T, Position> shuffle_up(Extreme<T, Position> entry, int step) {
-    return {__shfl_up_sync(0xffffffff, entry.value, step), __shfl_up_sync(0xffffffff, entry.position, step)};
-}
-""",
-        ("Extreme", "shuffle"),
-    ),
-}
-"""Building blocks of the helpers above, by name: CUDA text, and the names that it depends on."""

@@ -1,9 +1,6 @@
-"""Device functions of routines, by name."""
+// Device functions of routines.
 
-from __future__ import annotations
-
-ROUTINE_HELPERS = {
-    "comes_first": """
+//@ comes_first
 // Whether `a` at place i comes before `b` at place j in a sorted row of n elements. NaN is the largest value, equal
 // elements keep their order, and places from n on, which pad the row, come last.
 template <bool DESCENDING>
@@ -13,6 +10,4 @@ __device__ inline bool comes_first({T} a, int i, {T} b, int j, int n) {
     const bool is_more = b < a || (a != a && b == b);
     if (is_less || is_more) return DESCENDING ? is_more : is_less;
     return i < j;
-}
-"""
 }

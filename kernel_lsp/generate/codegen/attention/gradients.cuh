@@ -1,26 +1,19 @@
-"""Device functions of the gradients of attention: products of rows in shared memory, and statistics of queries.
+// Gradients of attention: products of rows in shared memory, and statistics of queries, in the fragments of attention.cuh.
 
-Fragments are those of `attention_helpers`.
-"""
-
-from __future__ import annotations
-
-Helpers = dict[str, tuple[str, tuple[str, ...]]]
-
-_GATHER_STATISTICS = """
+//@ gather_statistics_{precision}
 // Adds a tile to the statistics of this lane's two queries: the largest score, the sum of exponentials relative to it,
 // and the sum of these times the gradients of probabilities.
 template <int COLUMNS>
-__device__ inline void gather_statistics_{kind}(const float (&scores)[COLUMNS / 8][4],
+__device__ inline void gather_statistics_{precision}(const float (&scores)[COLUMNS / 8][4],
                                          const float (&gradients)[COLUMNS / 8][4], float (&peaks)[2],
-                                         float (&totals)[2], float (&row_sums)[2]) {{
+                                         float (&totals)[2], float (&row_sums)[2]) {
     #pragma unroll
-    for (int half = 0; half < 2; ++half) {{
+    for (int half = 0; half < 2; ++half) {
         float peak = peaks[half];
         #pragma unroll
-        for (int n = 0; n < COLUMNS / 8; ++n) {{
+        for (int n = 0; n < COLUMNS / 8; ++n) {
             peak = fmaxf(peak, fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
-        }}
+        }
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 1));
         peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, 2));
         const float base = peak == -CUDART_INF_F ? 0.0f : peak;  // no key is seen yet
@@ -28,67 +21,34 @@ __device__ inline void gather_statistics_{kind}(const float (&scores)[COLUMNS / 
         totals[half] *= scale;
         row_sums[half] *= scale;
         #pragma unroll
-        for (int n = 0; n < COLUMNS / 8; ++n) {{
+        for (int n = 0; n < COLUMNS / 8; ++n) {
             #pragma unroll
-            for (int c = half * 2; c < half * 2 + 2; ++c) {{
-                const float weight = {weight};
+            for (int c = half * 2; c < half * 2 + 2; ++c) {
+                const float weight = {relative};
                 totals[half] += weight;
                 row_sums[half] = fmaf(weight, gradients[n][c], row_sums[half]);
-            }}
-        }}
+            }
+        }
         peaks[half] = peak;
-    }}
-}}
-"""
-_LOG2_E = "1.4426950408889634f"
+    }
+}
 
-
-def _gather_statistics(kind: str, rescaled: str, weight: str) -> str:
-    return _GATHER_STATISTICS.format(kind=kind, rescaled=rescaled, weight=weight)
-
-
-GRADIENT_HELPERS: Helpers = {
-    "gather_statistics_f32": (
-        _gather_statistics("f32", "expf(peaks[half] - base)", "expf(scores[n][c] - base)"),
-        (),
-    ),
-    "gather_statistics_16": (
-        _gather_statistics(
-            "16",
-            f"exp2_approximate((peaks[half] - base) * {_LOG2_E})",
-            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, -base * {_LOG2_E}))",
-        ),
-        ("exp2_approximate",),
-    ),
-    "log_sum_f32": (
-        """
+//@ log_sum_f32
 __device__ inline float log_sum_f32(float peak, float total) { return peak + logf(total); }
-""",
-        (),
-    ),
-    "log_sum_16": (
-        f"""
+
+//@ log_sum_16
 // To base 2.
-__device__ inline float log_sum_16(float peak, float total) {{ return fmaf(peak, {_LOG2_E}, log2f(total)); }}
-""",
-        (),
-    ),
-    "probability_f32": (
-        """
+__device__ inline float log_sum_16(float peak, float total) { return fmaf(peak, 1.4426950408889634f, log2f(total)); }
+
+//@ probability_f32
 __device__ inline float probability_f32(float score, float log_sum) { return expf(score - log_sum); }
-""",
-        (),
-    ),
-    "probability_16": (
-        f"""
-__device__ inline float probability_16(float score, float log_sum) {{
-    return exp2_approximate(fmaf(score, {_LOG2_E}, -log_sum));
-}}
-""",
-        ("exp2_approximate",),
-    ),
-    "multiply_rows_f32": (
-        """
+
+//@ probability_16
+__device__ inline float probability_16(float score, float log_sum) {
+    return exp2_approximate(fmaf(score, 1.4426950408889634f, -log_sum));
+}
+
+//@ multiply_rows_f32
 // sums = rows * columns^T, 16 rows per warp, by three products of TF32 parts. Tensor cores round towards zero after
 // each instruction: 16 terms are added up, products of low parts first, and then to the sums in f32. The order of the
 // former goes by queries, so that all kernels have the same scores.
@@ -132,45 +92,28 @@ __device__ inline void multiply_rows_f32(float (&sums)[COLUMNS / 8][4], const fl
         }
     }
 }
-""",
-        ("low_tf32", "multiply_tf32"),
-    ),
-}
-"""Text of each helper, and the helpers that it calls."""
 
-
-def _of_16_bits(kind: str, type_: str) -> Helpers:
-    return {
-        f"multiply_rows_{kind}": (
-            f"""
+//@ multiply_rows_{bits}
 // sums = rows * columns^T, 16 rows per warp.
 template <int DEPTH, int COLUMNS, int STRIDE>
-__device__ inline void multiply_rows_{kind}(float (&sums)[COLUMNS / 8][4], const {type_} (*rows)[STRIDE],
-                                          const {type_} (*columns)[STRIDE]) {{
+__device__ inline void multiply_rows_{bits}(float (&sums)[COLUMNS / 8][4], const {type} (*rows)[STRIDE],
+                                          const {type} (*columns)[STRIDE]) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
-    for (int n = 0; n < COLUMNS / 8; ++n) {{
+    for (int n = 0; n < COLUMNS / 8; ++n) {
         for (int c = 0; c < 4; ++c) sums[n][c] = 0.0f;
-    }}
+    }
     #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {{
+    for (int k = 0; k < DEPTH; k += 16) {
         unsigned row[4];
         load_matrices(row, &rows[lane % 16][k + lane / 16 * 8]);
         #pragma unroll
-        for (int n = 0; n < COLUMNS / 16; ++n) {{
+        for (int n = 0; n < COLUMNS / 16; ++n) {
             unsigned column[4];  // of two neighbouring fragments
             load_matrices(column, &columns[n * 16 + lane % 8 + lane / 16 * 8][k + lane / 8 % 2 * 8]);
-            const unsigned first[2] = {{column[0], column[1]}}, second[2] = {{column[2], column[3]}};
-            multiply_{kind}(sums[n * 2], row, first);
-            multiply_{kind}(sums[n * 2 + 1], row, second);
-        }}
-    }}
-}}
-""",
-            (f"multiply_{kind}", "load_matrices"),
-        ),
+            const unsigned first[2] = {column[0], column[1]}, second[2] = {column[2], column[3]};
+            multiply_{bits}(sums[n * 2], row, first);
+            multiply_{bits}(sums[n * 2 + 1], row, second);
+        }
     }
-
-
-GRADIENT_HELPERS |= _of_16_bits("f16", "__half")
-GRADIENT_HELPERS |= _of_16_bits("bf16", "__nv_bfloat16")
+}
