@@ -25,15 +25,35 @@ class Block:
         self.variables: dict[Variable, Text] = {}
         self.names: NamePool = parent.names.child() if parent else kernel.names
         self._optional: tuple[int, str] | None = None
+        self._opener: Self | None = parent
 
     def line(self, text: str = "") -> None:
         """Append one line of text at this depth."""
         self.lines.append(f"{INDENT * self.depth}{text}" if text else "")
 
-    def open(self, header: str) -> Self:
-        """Open a nested block after `header`; close it with `close`."""
-        self.line(f"{header} {{")
-        return type(self)(self.kernel, self, self.depth + 1)
+    def open(self, *headers: str, closes_this: bool = False) -> Self:
+        """Open a block after each header, one in the other, and return the innermost. `with` closes them at the end of
+        its statements, else `close` does, and this block, too, with `closes_this`. A header with # is a line before."""
+        block = self
+        for header in headers:
+            if header.startswith("#"):
+                block.line(header)
+            else:
+                block.line(f"{header} {{")
+                block = type(self)(self.kernel, block, block.depth + 1)
+        block._opener = self._opener if closes_this else self
+        return block
+
+    def unroll(self, *headers: str) -> Self:
+        """Open unrolled loops, one in the other, and return the innermost."""
+        return self.open(*(line for header in headers for line in ("#pragma unroll", header)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
 
     def declare_if_used(self, name: str, declaration: str) -> None:
         """Append the declaration of a block's first name; `close` removes it if no later line has the name."""
@@ -41,7 +61,13 @@ class Block:
         self.line(declaration)
 
     def close(self) -> None:
-        """Close this block."""
+        """Close this block, and those that were opened with it."""
+        self._end()
+        if self.parent is not None and self.parent is not self._opener:
+            self.parent._opener = self._opener
+            self.parent.close()
+
+    def _end(self) -> None:
         if self._optional is not None:
             index, name = self._optional
             if not any(re.search(rf"\b{name}\b", line) for line in self.lines[index + 1 :]):

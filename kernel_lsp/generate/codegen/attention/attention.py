@@ -200,27 +200,24 @@ class AttentionRenderer(TileRenderer):
         scope = self.scope
         scope.line("float sums[WIDTH / 8][4] = {};")
         scope.line("float peaks[2] = {-CUDART_INF_F, -CUDART_INF_F}, totals[2] = {};")
-        loop = scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)")
-        loop.line("const int stage = k0 / KEYS % 2 * 2 * KEYS;  // the first row of this tile")
-        loop.line("wait_for_copies<0>();")
-        loop.line("__syncthreads();")
-        ahead = loop.open("if (k0 + KEYS < n_keys)")
-        ahead.line("const int other = 2 * KEYS - stage;")
-        self._load_keys(ahead, "k0 + KEYS", "other + ")
-        ahead.close()
-        loop.line("commit_copies();")
-        loop.line("float scores[KEYS / 8][4];")
-        self.kernel.use(f"multiply_values_{self.kind}")
-        multiply = self.kernel.use("multiply_rows_f32" if self.kind == "f32" else f"multiply_keys_{self.kind}")
-        order = ", true" if self.kind == "f32" else ""
-        loop.line(f"{multiply}<HEAD, KEYS, STRIDE{order}>(scores, queries, tiles + stage);")
-        self.write_scores(loop)
-        used = loop.open("if (__any_sync(0xffffffff, is_seen))")
-        weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
-        used.line(f"{weigh}<KEYS, WIDTH>(scores, peaks, totals, sums);")
-        used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
-        used.close()
-        loop.close()
+        with scope.open(f"for ({self.kernel.index_type} k0 = 0; k0 < n_keys; k0 += KEYS)") as loop:
+            loop.line("const int stage = k0 / KEYS % 2 * 2 * KEYS;  // the first row of this tile")
+            loop.line("wait_for_copies<0>();")
+            loop.line("__syncthreads();")
+            with loop.open("if (k0 + KEYS < n_keys)") as ahead:
+                ahead.line("const int other = 2 * KEYS - stage;")
+                self._load_keys(ahead, "k0 + KEYS", "other + ")
+            loop.line("commit_copies();")
+            loop.line("float scores[KEYS / 8][4];")
+            self.kernel.use(f"multiply_values_{self.kind}")
+            multiply = self.kernel.use("multiply_rows_f32" if self.kind == "f32" else f"multiply_keys_{self.kind}")
+            order = ", true" if self.kind == "f32" else ""
+            loop.line(f"{multiply}<HEAD, KEYS, STRIDE{order}>(scores, queries, tiles + stage);")
+            self.write_scores(loop)
+            with loop.open("if (__any_sync(0xffffffff, is_seen))") as used:
+                weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
+                used.line(f"{weigh}<KEYS, WIDTH>(scores, peaks, totals, sums);")
+                used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
 
     # --- results
 
@@ -230,36 +227,30 @@ class AttentionRenderer(TileRenderer):
         scope.line("combine_totals(totals);")
         if group.log_sums is not None:
             self._write_log_sums(group.log_sums)
-        outer, inner = self.open_fragment(scope, "WIDTH")
-        inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
-        inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
-        guard = inner.open(f"if (m < {self.n_queries})")
-        guard.define(group.m, "m")
-        guard.define(group.n, "col")
-        quotient = "sums[n][c] / totals[c / 2]"
-        if group.is_safe:
-            quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
-        guard.line(f"const float value = {quotient};")
-        guard.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
-        write_stores(guard, group.stores)
-        guard.close()
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, "WIDTH") as inner:
+            inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
+            inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
+            with inner.open(f"if (m < {self.n_queries})") as guard:
+                guard.define(group.m, "m")
+                guard.define(group.n, "col")
+                quotient = "sums[n][c] / totals[c / 2]"
+                if group.is_safe:
+                    quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
+                guard.line(f"const float value = {quotient};")
+                guard.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
+                write_stores(guard, group.stores)
 
     def _write_log_sums(self, log_sums: Access) -> None:
         """Write the logarithms of the sums of exponentials, as the gradients of this attention read them."""
         scope = self.scope
-        scope.line("#pragma unroll")
-        loop = scope.open("for (int half = 0; half < 2; ++half)")
-        loop.line(f"const {self.kernel.index_type} m = row + half * 8;")
-        loop.define(self.group.m, "m")
-        guard = loop.open(f"if (m < {self.n_queries} && lane % 4 == 0)")
-        place = f"{self.kernel.target(log_sums.tensor)}[{guard.offset(log_sums.tensor, log_sums.index).text}]"
-        log_sum = f"{self.kernel.use('log_sum_f32' if self.kind == 'f32' else 'log_sum_16')}(peaks[half], totals[half])"
-        hidden = "totals[half] == 0.0f ? CUDART_INF_F : " if self.group.is_safe else ""
-        guard.line(f"{place} = {hidden}{log_sum};")
-        guard.close()
-        loop.close()
+        with scope.unroll("for (int half = 0; half < 2; ++half)") as loop:
+            loop.line(f"const {self.kernel.index_type} m = row + half * 8;")
+            loop.define(self.group.m, "m")
+            with loop.open(f"if (m < {self.n_queries} && lane % 4 == 0)") as guard:
+                place = f"{self.kernel.target(log_sums.tensor)}[{guard.offset(log_sums.tensor, log_sums.index).text}]"
+                helper = self.kernel.use("log_sum_f32" if self.kind == "f32" else "log_sum_16")
+                hidden = "totals[half] == 0.0f ? CUDART_INF_F : " if self.group.is_safe else ""
+                guard.line(f"{place} = {hidden}{helper}(peaks[half], totals[half]);")
 
 
 def _shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:

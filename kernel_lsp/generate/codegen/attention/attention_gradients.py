@@ -188,19 +188,17 @@ class GradientRenderer(TileRenderer):
 
     def _load_columns(self, scope: Scope, step: str, stage: str) -> None:
         """Load the columns of a step, and their statistics, into a stage."""
-        inner = scope.open(f"if ({step} < n_steps)")
-        self._declare_step(inner, step)
-        first = f"2 * ROWS + {stage} * 2 * COLUMNS + "
-        for place, (factor, column) in enumerate(self._factors[2:]):
-            to = padded(first + "COLUMNS + " * place)
-            self.load_tile(inner, factor, self.columns, column, "c0", to, self.schedule.columns)
-        if not self.group.is_by_query:
-            loop = inner.open(f"for (int e = threadIdx.x; e < COLUMNS; e += {self.n_threads})")
-            loop.line(f"const {self.kernel.index_type} m = c0 + e;")
-            loop.define(self.group.m, "m")
-            self.copy_statistics(loop, f"column_statistics[{stage}][e]")
-            loop.close()
-        inner.close()
+        with scope.open(f"if ({step} < n_steps)") as inner:
+            self._declare_step(inner, step)
+            first = f"2 * ROWS + {stage} * 2 * COLUMNS + "
+            for place, (factor, column) in enumerate(self._factors[2:]):
+                to = padded(first + "COLUMNS + " * place)
+                self.load_tile(inner, factor, self.columns, column, "c0", to, self.schedule.columns)
+            if not self.group.is_by_query:
+                with inner.open(f"for (int e = threadIdx.x; e < COLUMNS; e += {self.n_threads})") as loop:
+                    loop.line(f"const {self.kernel.index_type} m = c0 + e;")
+                    loop.define(self.group.m, "m")
+                    self.copy_statistics(loop, f"column_statistics[{stage}][e]")
 
     def _declare_step(self, scope: Scope, step: str) -> None:
         type_ = self.kernel.index_type
@@ -245,51 +243,42 @@ class GradientRenderer(TileRenderer):
     def _load_row_statistics(self, scope: Scope) -> None:
         scope.line("float log_sums[2] = {}, row_sums[2] = {};")
         scope.define(self.group.shared, "0")
-        half = self._open_halves(scope)
-        log_sum, row_sum = self._statistics(half)
-        half.line(f"log_sums[half] = {log_sum};")
-        half.line(f"row_sums[half] = {row_sum};")
-        self._close_halves(half)
+        with self._open_halves(scope) as half:
+            log_sum, row_sum = self._statistics(half)
+            half.line(f"log_sums[half] = {log_sum};")
+            half.line(f"row_sums[half] = {row_sum};")
 
     def _open_halves(self, scope: Scope) -> Scope:
         """Open the loop over a lane's two rows, as far as they exist."""
-        scope.line("#pragma unroll")
-        loop = scope.open("for (int half = 0; half < 2; ++half)")
+        loop = scope.unroll("for (int half = 0; half < 2; ++half)")
         loop.line(f"const {self.kernel.index_type} m = row + half * 8;")
         loop.define(self.group.m, "m")
-        return loop.open(f"if (m < {self.n_queries})")
-
-    def _close_halves(self, scope: Scope) -> None:
-        scope.close()
-        assert scope.parent is not None
-        scope.parent.close()
+        return loop.open(f"if (m < {self.n_queries})", closes_this=True)
 
     def _walk_columns(self) -> None:
         scope = self.scope
         multiply = self.kernel.use(f"multiply_rows_{self.kind}")
-        scope.line("#pragma unroll 1")
-        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("const int stage = step % 2;")
-        loop.line("wait_for_copies<0>();")
-        loop.line("__syncthreads();")
-        self._load_columns(loop, "(step + 1)", "(1 - stage)")
-        loop.line("commit_copies();")
-        self._declare_step(loop, "step")
-        loop.line("const auto* own = tiles + warp * 16;")
-        loop.line("const auto* looped = tiles + 2 * ROWS + stage * 2 * COLUMNS;")
-        loop.line("float scores[COLUMNS / 8][4], gradients[COLUMNS / 8][4];")
-        order = f", {str(self.group.is_by_query).lower()}" if self.kind == "f32" else ""
-        loop.line(f"{multiply}<HEAD, COLUMNS, STRIDE{order}>(scores, own, looped);")
-        loop.line(f"{multiply}<WIDTH, COLUMNS, STRIDE{order}>(gradients, own + ROWS, looped + COLUMNS);")
-        self.write_scores(loop)
-        self._write_grad_probabilities(loop)
-        if self.group.outputs:
-            self._weigh(loop)
-            self._add_products(loop)
-        else:
-            gather = self.kernel.use(f"gather_statistics_{self.base}")
-            loop.line(f"{gather}<COLUMNS>(scores, gradients, peaks, totals, row_sums);")
-        loop.close()
+        with scope.open("#pragma unroll 1", "for (int step = 0; step < n_steps; ++step)") as loop:
+            loop.line("const int stage = step % 2;")
+            loop.line("wait_for_copies<0>();")
+            loop.line("__syncthreads();")
+            self._load_columns(loop, "(step + 1)", "(1 - stage)")
+            loop.line("commit_copies();")
+            self._declare_step(loop, "step")
+            loop.line("const auto* own = tiles + warp * 16;")
+            loop.line("const auto* looped = tiles + 2 * ROWS + stage * 2 * COLUMNS;")
+            loop.line("float scores[COLUMNS / 8][4], gradients[COLUMNS / 8][4];")
+            order = f", {str(self.group.is_by_query).lower()}" if self.kind == "f32" else ""
+            loop.line(f"{multiply}<HEAD, COLUMNS, STRIDE{order}>(scores, own, looped);")
+            loop.line(f"{multiply}<WIDTH, COLUMNS, STRIDE{order}>(gradients, own + ROWS, looped + COLUMNS);")
+            self.write_scores(loop)
+            self._write_grad_probabilities(loop)
+            if self.group.outputs:
+                self._weigh(loop)
+                self._add_products(loop)
+            else:
+                gather = self.kernel.use(f"gather_statistics_{self.base}")
+                loop.line(f"{gather}<COLUMNS>(scores, gradients, peaks, totals, row_sums);")
 
     def _write_grad_probabilities(self, scope: Scope) -> None:
         """Scale the gradients of probabilities, and recompute in f32 those that are no numbers."""
@@ -297,25 +286,21 @@ class GradientRenderer(TileRenderer):
         self.redo_products(scope, "gradients", (group.grad, group.value), group.width)
         if group.grad_scale == 1.0:
             return
-        outer, inner = self.open_fragment(scope, "COLUMNS")
-        inner.line(f"gradients[n][c] *= {group.grad_scale!r}f;")
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, "COLUMNS") as inner:
+            inner.line(f"gradients[n][c] *= {group.grad_scale!r}f;")
 
     def _weigh(self, scope: Scope) -> None:
         """Turn scores into probabilities, and the gradients of these into those of scores."""
-        outer, inner = self.open_fragment(scope, "COLUMNS")
-        if self.group.is_by_query:
-            log_sum, row_sum = "log_sums[c / 2]", "row_sums[c / 2]"
-        else:
-            inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
-            log_sum, row_sum = "statistics[0]", "statistics[1]"
-        weight = f"{self.kernel.use(f'probability_{self.base}')}(scores[n][c], {log_sum})"
-        inner.line(f"const float weight = {weight};")
-        inner.line(f"gradients[n][c] = weight * (gradients[n][c] - {row_sum});")
-        inner.line("scores[n][c] = weight;")
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, "COLUMNS") as inner:
+            if self.group.is_by_query:
+                log_sum, row_sum = "log_sums[c / 2]", "row_sums[c / 2]"
+            else:
+                inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
+                log_sum, row_sum = "statistics[0]", "statistics[1]"
+            weight = f"{self.kernel.use(f'probability_{self.base}')}(scores[n][c], {log_sum})"
+            inner.line(f"const float weight = {weight};")
+            inner.line(f"gradients[n][c] = weight * (gradients[n][c] - {row_sum});")
+            inner.line("scores[n][c] = weight;")
 
     def _add_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_values_{self.kind}")
@@ -335,19 +320,18 @@ class GradientRenderer(TileRenderer):
 
     def _write_output(self, output: GradientOutput) -> None:
         scope, rows = self.scope, self.rows
-        outer, inner = self.open_fragment(scope, "WIDTH" if output.kind == "value" else "HEAD")
-        inner.line(f"const {self.kernel.index_type} {rows.name} = row + c / 2 * 8;")
-        inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
-        guard = inner.open(f"if ({rows.name} < {rows.limit})")
-        guard.define(rows.variable, rows.name)
-        guard.define(output.column, "col")
-        scale = "" if output.factor == 1.0 else f" * {output.factor!r}f"
-        guard.line(f"const float value = {output.kind}_sums[n][c]{scale};")
-        guard.bind(Access(output.tensor, output.at), convert(Text("value", ATOM), DType.F32, output.tensor.dtype))
-        write_stores(guard, output.stores)
-        guard.close()
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, "WIDTH" if output.kind == "value" else "HEAD") as inner:
+            inner.line(f"const {self.kernel.index_type} {rows.name} = row + c / 2 * 8;")
+            inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
+            with inner.open(f"if ({rows.name} < {rows.limit})") as guard:
+                guard.define(rows.variable, rows.name)
+                guard.define(output.column, "col")
+                scale = "" if output.factor == 1.0 else f" * {output.factor!r}f"
+                guard.line(f"const float value = {output.kind}_sums[n][c]{scale};")
+                guard.bind(
+                    Access(output.tensor, output.at), convert(Text("value", ATOM), DType.F32, output.tensor.dtype)
+                )
+                write_stores(guard, output.stores)
 
     def _write_statistics(self) -> None:
         scope = self.scope
@@ -355,15 +339,14 @@ class GradientRenderer(TileRenderer):
         scope.line(f"{combine}(totals);")
         scope.line(f"{combine}(row_sums);")
         scope.define(self.group.shared, "0")
-        half = self._open_halves(scope)
-        places = self._statistics(half)
-        log_sum = f"{self.kernel.use(f'log_sum_{self.base}')}(peaks[half], totals[half])"
-        row_sum = "row_sums[half] / totals[half]"
-        if self.group.is_safe:
-            half.line("const bool is_hidden = totals[half] == 0.0f;  // every key: probabilities are 0")
-            log_sum, row_sum = f"is_hidden ? CUDART_INF_F : {log_sum}", f"is_hidden ? 0.0f : {row_sum}"
-        half.line("if (lane % 4 == 0) {")
-        half.line(f"    {places[0]} = {log_sum};")
-        half.line(f"    {places[1]} = {row_sum};")
-        half.line("}")
-        self._close_halves(half)
+        with self._open_halves(scope) as half:
+            places = self._statistics(half)
+            log_sum = f"{self.kernel.use(f'log_sum_{self.base}')}(peaks[half], totals[half])"
+            row_sum = "row_sums[half] / totals[half]"
+            if self.group.is_safe:
+                half.line("const bool is_hidden = totals[half] == 0.0f;  // every key: probabilities are 0")
+                log_sum, row_sum = f"is_hidden ? CUDART_INF_F : {log_sum}", f"is_hidden ? 0.0f : {row_sum}"
+            half.line("if (lane % 4 == 0) {")
+            half.line(f"    {places[0]} = {log_sum};")
+            half.line(f"    {places[1]} = {row_sum};")
+            half.line("}")

@@ -133,40 +133,36 @@ class TileRenderer(ABC):
         self.kernel.use("packs")
         scope.line("#pragma unroll" if threads is None else "#pragma unroll 4")
         thread, n_threads = threads or ("threadIdx.x", str(self.n_threads))
-        loop = scope.open(f"for (int e = {thread}; e < {n_rows * n_packs}; e += {n_threads})")
-        begin = "" if start == "0" else f"{start} + "
-        loop.line(f"const {self.kernel.index_type} {axis.name} = {begin}e / {n_packs};")
-        loop.line(f"const int pack = e % {n_packs};")
-        loop.define(axis.variable, axis.name)
-        loop.define(packing.pack, "pack")
-        to = to.format(row=f"e / {n_packs}", place=f"pack * {vector}")
-        packed = find_packed([body], packing)
-        if body.digest in [access.digest for access in packed]:
-            self.kernel.use("copy_async")
-            address = packing.address(loop, packed[0])
-            loop.line(f"copy_async<16>({to}, {address}, {axis.name} < {axis.limit});")
-        else:
-            self._write_pack(loop, body, packing, packed, f"{axis.name} < {axis.limit}", to)
-        loop.close()
+        with scope.open(f"for (int e = {thread}; e < {n_rows * n_packs}; e += {n_threads})") as loop:
+            begin = "" if start == "0" else f"{start} + "
+            loop.line(f"const {self.kernel.index_type} {axis.name} = {begin}e / {n_packs};")
+            loop.line(f"const int pack = e % {n_packs};")
+            loop.define(axis.variable, axis.name)
+            loop.define(packing.pack, "pack")
+            to = to.format(row=f"e / {n_packs}", place=f"pack * {vector}")
+            packed = find_packed([body], packing)
+            if body.digest in [access.digest for access in packed]:
+                self.kernel.use("copy_async")
+                address = packing.address(loop, packed[0])
+                loop.line(f"copy_async<16>({to}, {address}, {axis.name} < {axis.limit});")
+            else:
+                self._write_pack(loop, body, packing, packed, f"{axis.name} < {axis.limit}", to)
 
     def _write_pack(
         self, scope: Scope, body: Scalar, packing: Packing, packed: list[Access], condition: str, to: str
     ) -> None:
         type_ = f"Pack<{self.dtype.cuda_type}, {packing.vector}>"
         scope.line(f"{type_} part{{}};")
-        inner = scope.open(f"if ({condition})")
-        self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
-        inner.close()
+        with scope.open(f"if ({condition})") as inner:
+            self._compute_pack(inner, body, packing, {access: packing.load(inner, access) for access in packed})
         scope.line(f"*reinterpret_cast<{type_}*>({to}) = part;")
 
     def _compute_pack(self, scope: Scope, body: Scalar, packing: Packing, packs: Mapping[Access, str]) -> None:
-        scope.line("#pragma unroll")
-        lane = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
-        lane.define(packing.lane, "v")
-        for access, name in packs.items():
-            lane.bind(access, packing.item(name, access.dtype))
-        lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
-        lane.close()
+        with scope.unroll(f"for (int v = 0; v < {packing.vector}; ++v)") as lane:
+            lane.define(packing.lane, "v")
+            for access, name in packs.items():
+                lane.bind(access, packing.item(name, access.dtype))
+            lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
 
     # --- scores
 
@@ -190,35 +186,28 @@ class TileRenderer(ABC):
         scope.line(f"bool is_seen = {' && '.join(conditions)};  // by every query; else: by any")
         if next(accesses(seen), None) is None:
             self._write_score_of_seen(scope, seen)
-            rest = scope.open("if (!is_seen)")
-            self._write_mask(rest)
-            rest.close()
+            with scope.open("if (!is_seen)") as rest:
+                self._write_mask(rest)
             return
-        whole = scope.open("if (is_seen)")
-        self._write_score_of_seen(whole, seen)
-        whole.close()
-        rest = scope.open("else")
-        self._write_masked_scores(rest)
-        rest.close()
+        with scope.open("if (is_seen)") as whole:
+            self._write_score_of_seen(whole, seen)
+        with scope.open("else") as rest:
+            self._write_masked_scores(rest)
 
     def _write_score_of_seen(self, scope: Scope, seen: Scalar) -> None:
-        outer, inner = self.open_fragment(scope, self.columns.size)
-        self.declare_place(inner)
-        inner.line(f"scores[n][c] = {self._score(inner, seen)};")
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, self.columns.size) as inner:
+            self.declare_place(inner)
+            inner.line(f"scores[n][c] = {self._score(inner, seen)};")
 
     def _write_mask(self, scope: Scope) -> None:
         """Hide the scores of keys that a query does not see, and those out of bounds."""
         self._hide_lane(scope)
-        outer, inner = self.open_fragment(scope, self.columns.size)
-        self.declare_place(inner)
-        condition = condition_of_seen(self.group.score)
-        seen = "" if condition is None else f" && {inner.value(condition).within(AND)}"
-        inner.line(f"if (!(m < {self.n_queries} && key < {self.n_keys}{seen})) scores[n][c] = -CUDART_INF_F;")
-        inner.line("is_seen |= scores[n][c] != -CUDART_INF_F;")
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, self.columns.size) as inner:
+            self.declare_place(inner)
+            condition = condition_of_seen(self.group.score)
+            seen = "" if condition is None else f" && {inner.value(condition).within(AND)}"
+            inner.line(f"if (!(m < {self.n_queries} && key < {self.n_keys}{seen})) scores[n][c] = -CUDART_INF_F;")
+            inner.line("is_seen |= scores[n][c] != -CUDART_INF_F;")
 
     def _hide_lane(self, scope: Scope) -> None:
         """Declare the lane anew, so that what follows from it takes no registers in the loop around a rare branch."""
@@ -233,16 +222,13 @@ class TileRenderer(ABC):
         name_coordinates(self.kernel, as_index(self.group.batch), ())
 
     def _write_masked_scores(self, scope: Scope) -> None:
-        outer, inner = self.open_fragment(scope, self.columns.size)
-        self.declare_place(inner)
-        inner.line("float score = -CUDART_INF_F;  // out of bounds")
-        guard = inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})")
-        guard.line(f"score = {self._score(guard, self.group.score)};")
-        guard.close()
-        inner.line("scores[n][c] = score;")
-        inner.line("is_seen |= score != -CUDART_INF_F;")
-        inner.close()
-        outer.close()
+        with self.open_fragment(scope, self.columns.size) as inner:
+            self.declare_place(inner)
+            inner.line("float score = -CUDART_INF_F;  // out of bounds")
+            with inner.open(f"if (m < {self.n_queries} && key < {self.n_keys})") as guard:
+                guard.line(f"score = {self._score(guard, self.group.score)};")
+            inner.line("scores[n][c] = score;")
+            inner.line("is_seen |= score != -CUDART_INF_F;")
 
     def _score(self, scope: Scope, score: Scalar) -> str:
         product = "scores[n][c]"
@@ -258,48 +244,34 @@ class TileRenderer(ABC):
             return
         probe = f"{name}_probe"
         scope.line(f"float {probe} = 0.0f;  // NaN where a product is not finite")
-        outer, inner = self.open_fragment(scope, self.columns.size)
-        inner.line(f"{probe} = fmaf({name}[n][c], 0.0f, {probe});")
-        inner.close()
-        outer.close()
-        redo = scope.open(f"if ({probe} != 0.0f)")
-        self._hide_lane(redo)
-        is_wide = self.schedule.columns > MAX_BITS
-        bits, suffix, first = ("unsigned long long", "ull", "__ffsll") if is_wide else ("unsigned", "u", "__ffs")
-        redo.line(f"{bits} odd = 0;  // a bit for each")
-        outer, inner = self.open_fragment(redo, self.columns.size)
-        inner.line(f"odd |= isfinite({name}[n][c]) ? 0{suffix} : 1{suffix} << (n * 4 + c);")
-        inner.close()
-        outer.close()
-        redo.line("#pragma unroll 1")
-        each = redo.open("for (; odd != 0; odd &= odd - 1)")
-        each.line(f"const int e = {first}(odd) - 1;")
-        self._write_redone(each, factors, term)
-        outer, inner = self.open_fragment(each, self.columns.size)
-        inner.line(f"{name}[n][c] = n * 4 + c == e ? product : {name}[n][c];")
-        inner.close()
-        outer.close()
-        each.close()
-        redo.close()
+        with self.open_fragment(scope, self.columns.size) as inner:
+            inner.line(f"{probe} = fmaf({name}[n][c], 0.0f, {probe});")
+        with scope.open(f"if ({probe} != 0.0f)") as redo:
+            self._hide_lane(redo)
+            is_wide = self.schedule.columns > MAX_BITS
+            bits, suffix, first = ("unsigned long long", "ull", "__ffsll") if is_wide else ("unsigned", "u", "__ffs")
+            redo.line(f"{bits} odd = 0;  // a bit for each")
+            with self.open_fragment(redo, self.columns.size) as inner:
+                inner.line(f"odd |= isfinite({name}[n][c]) ? 0{suffix} : 1{suffix} << (n * 4 + c);")
+            with redo.open("#pragma unroll 1", "for (; odd != 0; odd &= odd - 1)") as each:
+                each.line(f"const int e = {first}(odd) - 1;")
+                self._write_redone(each, factors, term)
+                with self.open_fragment(each, self.columns.size) as inner:
+                    inner.line(f"{name}[n][c] = n * 4 + c == e ? product : {name}[n][c];")
 
     def _write_redone(self, scope: Scope, factors: tuple[Scalar, Scalar], term: Variable) -> None:
         scope.line("const int n = e / 4, c = e % 4;")
         self.declare_place(scope)
         scope.line(f"if (m >= {self.n_queries} || key >= {self.n_keys}) continue;")
         scope.line("float product = 0.0f;  // the parts of an infinity are no numbers")
-        scope.line("#pragma unroll 1")
-        loop = scope.open(f"for (int d = 0; d < {term.extent.constant}; ++d)")
-        loop.define(term, "d")
-        left, right = loop.values(list(factors))
-        loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
-        loop.close()
+        with scope.open("#pragma unroll 1", f"for (int d = 0; d < {term.extent.constant}; ++d)") as loop:
+            loop.define(term, "d")
+            left, right = loop.values(list(factors))
+            loop.line(f"product += {left.within(MULTIPLY)} * {right.within(UNARY)};")
 
-    def open_fragment(self, scope: Scope, size: str) -> tuple[Scope, Scope]:
+    def open_fragment(self, scope: Scope, size: str) -> Scope:
         """Open the loops over the entries of a warp's fragments of `size` columns."""
-        scope.line("#pragma unroll")
-        outer = scope.open(f"for (int n = 0; n < {size} / 8; ++n)")
-        outer.line("#pragma unroll")
-        return outer, outer.open("for (int c = 0; c < 4; ++c)")
+        return scope.unroll(f"for (int n = 0; n < {size} / 8; ++n)", "for (int c = 0; c < 4; ++c)")
 
 
 def padded(first: str) -> str:

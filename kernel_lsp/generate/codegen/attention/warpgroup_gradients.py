@@ -126,35 +126,31 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
         fetch.close()
         fetch.lines[-1] += ";"
         scope.line("if (n_steps > 0) fetch(0);")
-        scope.line("#pragma unroll 1")
-        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        has_stages = _n_stages(self.group) > 1
-        if has_stages:
-            loop.line("if (step > 0) meet(ROWS_READ, ALL);")
-            loop.line("if (step + 1 < n_steps) fetch(step + 1);")
-            loop.line("else commit_copies();")
-        loop.line(f"wait_for_copies<{int(has_stages)}>();")
-        loop.line("meet(HALF, COPYING);")
-        stage = "step % 2 * 2 * (HEAD / 32)" if has_stages else "0"
-        loop.line(f"split_tile<2 * COLUMNS * HEAD, COPYING>(tile_low[0][0], tile_high[{stage}][0]);")
-        loop.line("show_to_products();")
-        loop.line("arrive(ROWS_THERE, ALL);")
-        if has_stages:
-            loop.close()
-            return
-        if n_turned:
-            turn = self.kernel.use("turn_tile")
-            loop.line("if (step > 0) meet(TURNED_READ, ALL);")
-            for place in range(n_turned):
-                source = f"tile_high + {n_turned - 1 - place} * (HEAD / 32)"
-                loop.line(f"{turn}<HEAD, COPYING>(turned_high[{place}], turned_low[{place}], {source});")
+        with scope.open("#pragma unroll 1", "for (int step = 0; step < n_steps; ++step)") as loop:
+            has_stages = _n_stages(self.group) > 1
+            if has_stages:
+                loop.line("if (step > 0) meet(ROWS_READ, ALL);")
+                loop.line("if (step + 1 < n_steps) fetch(step + 1);")
+                loop.line("else commit_copies();")
+            loop.line(f"wait_for_copies<{int(has_stages)}>();")
+            loop.line("meet(HALF, COPYING);")
+            stage = "step % 2 * 2 * (HEAD / 32)" if has_stages else "0"
+            loop.line(f"split_tile<2 * COLUMNS * HEAD, COPYING>(tile_low[0][0], tile_high[{stage}][0]);")
             loop.line("show_to_products();")
-            loop.line("arrive(TURNED_THERE, ALL);")
-        ahead = loop.open("if (step + 1 < n_steps)")
-        ahead.line("meet(ROWS_READ, ALL);  // and this half has read the tiles, too")
-        ahead.line("fetch(step + 1);")
-        ahead.close()
-        loop.close()
+            loop.line("arrive(ROWS_THERE, ALL);")
+            if has_stages:
+                return
+            if n_turned:
+                turn = self.kernel.use("turn_tile")
+                loop.line("if (step > 0) meet(TURNED_READ, ALL);")
+                for place in range(n_turned):
+                    source = f"tile_high + {n_turned - 1 - place} * (HEAD / 32)"
+                    loop.line(f"{turn}<HEAD, COPYING>(turned_high[{place}], turned_low[{place}], {source});")
+                loop.line("show_to_products();")
+                loop.line("arrive(TURNED_THERE, ALL);")
+            with loop.open("if (step + 1 < n_steps)") as ahead:
+                ahead.line("meet(ROWS_READ, ALL);  // and this half has read the tiles, too")
+                ahead.line("fetch(step + 1);")
 
     def _write_fetch(self, scope: Scope) -> None:
         self._declare_step(scope, "step")
@@ -165,11 +161,10 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
             to = f"&tile_high[{chunk}({{place}}) / 32][{{row}}][({{place}}) % 32 ^ ({{row}}) % 8 * 4]"
             self.load_tile(scope, factor, self.columns, column, "c0", to, CHUNK, threads)
         if not self.group.is_by_query:
-            loop = scope.open("for (int e = threadIdx.x; e < COLUMNS; e += COPYING)")
-            loop.line(f"const {self.kernel.index_type} m = c0 + e;")
-            loop.define(self.group.m, "m")
-            self.copy_statistics(loop, "column_statistics[step % 2][e]")
-            loop.close()
+            with scope.open("for (int e = threadIdx.x; e < COLUMNS; e += COPYING)") as loop:
+                loop.line(f"const {self.kernel.index_type} m = c0 + e;")
+                loop.define(self.group.m, "m")
+                self.copy_statistics(loop, "column_statistics[step % 2][e]")
         scope.line("commit_copies();")
 
     # --- the warps that multiply
@@ -189,17 +184,15 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
             self._declare_results()
         else:
             scope.line("float sums[HEAD / 8][4] = {};")
-        scope.line("#pragma unroll 1")
-        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("const int stage = step % 2;")
-        self._declare_step(loop, "step")
-        loop.line("meet(ROWS_THERE, ALL);")
-        loop.line("float scores[COLUMNS / 8][4];")
-        if self.group.is_by_query:
-            self._write_query_step(loop)
-        else:
-            self._write_key_step(loop)
-        loop.close()
+        with scope.open("#pragma unroll 1", "for (int step = 0; step < n_steps; ++step)") as loop:
+            loop.line("const int stage = step % 2;")
+            self._declare_step(loop, "step")
+            loop.line("meet(ROWS_THERE, ALL);")
+            loop.line("float scores[COLUMNS / 8][4];")
+            if self.group.is_by_query:
+                self._write_query_step(loop)
+            else:
+                self._write_key_step(loop)
         if self.group.is_by_query:
             self._write()
         else:
@@ -236,31 +229,23 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
     def _write_key_step(self, scope: Scope) -> None:
         self._multiply_rows(scope, "scores", "group")
         scope.line("if (step + 1 < n_steps) arrive(ROWS_READ, ALL);")
-        first = scope.open("if (group == 0)")
-        self.write_scores(first)
-        outer, inner = self.open_fragment(first, "COLUMNS")
-        inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
-        inner.line(f"scores[n][c] = {self.kernel.use('probability_f32')}(scores[n][c], statistics[0]);")
-        inner.close()
-        outer.close()
-        first.line("if (step > 0) meet(WEIGHTS_READ, MULTIPLYING);")
-        outer, inner = self.open_fragment(first, "COLUMNS")
-        inner.line("weights[n * 4 + c][thread] = scores[n][c];")
-        inner.close()
-        outer.close()
-        first.line("arrive(WEIGHTS_THERE, MULTIPLYING);")
-        first.close()
-        second = scope.open("else")
-        second.line("auto& gradients = scores;  // of probabilities")
-        self._write_grad_probabilities(second)
-        second.line("meet(WEIGHTS_THERE, MULTIPLYING);")
-        outer, inner = self.open_fragment(second, "COLUMNS")
-        inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
-        inner.line("gradients[n][c] = weights[n * 4 + c][thread] * (gradients[n][c] - statistics[1]);")
-        inner.close()
-        outer.close()
-        second.line("if (step + 1 < n_steps) arrive(WEIGHTS_READ, MULTIPLYING);")
-        second.close()
+        with scope.open("if (group == 0)") as first:
+            self.write_scores(first)
+            with self.open_fragment(first, "COLUMNS") as inner:
+                inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
+                inner.line(f"scores[n][c] = {self.kernel.use('probability_f32')}(scores[n][c], statistics[0]);")
+            first.line("if (step > 0) meet(WEIGHTS_READ, MULTIPLYING);")
+            with self.open_fragment(first, "COLUMNS") as inner:
+                inner.line("weights[n * 4 + c][thread] = scores[n][c];")
+            first.line("arrive(WEIGHTS_THERE, MULTIPLYING);")
+        with scope.open("else") as second:
+            second.line("auto& gradients = scores;  // of probabilities")
+            self._write_grad_probabilities(second)
+            second.line("meet(WEIGHTS_THERE, MULTIPLYING);")
+            with self.open_fragment(second, "COLUMNS") as inner:
+                inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
+                inner.line("gradients[n][c] = weights[n * 4 + c][thread] * (gradients[n][c] - statistics[1]);")
+            second.line("if (step + 1 < n_steps) arrive(WEIGHTS_READ, MULTIPLYING);")
         self._multiply_turned(scope, "sums", "scores", "group")
 
     def _write_key_results(self) -> None:

@@ -41,9 +41,8 @@ class WarpgroupRenderer(TileRenderer):
         self._declare()
         for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
             self.kernel.use(helper)
-        copying = scope.open("if (threadIdx.x < COPYING)")
-        self._write_copying(copying)
-        copying.close()
+        with scope.open("if (threadIdx.x < COPYING)") as copying:
+            self._write_copying(copying)
         scope.lines.pop()
         self.scope = scope.open("} else")
         self._write_multiplying()

@@ -308,13 +308,11 @@ def _write_packs(scope: Scope, stores: Sequence[Store], lane: Variable) -> None:
     names = [scope.names.take(f"{scope.kernel.target(store.tensor)}_pack") for store in stores]
     for store, name in zip(stores, names, strict=True):
         scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {width}> {name};")
-    scope.line("#pragma unroll")
-    inner = scope.open(f"for (int {lane.name} = 0; {lane.name} < {width}; ++{lane.name})")
-    inner.define(lane, lane.name)
-    texts = inner.values([store.scalar for store in stores])
-    for store, name, text in zip(stores, names, texts, strict=True):
-        inner.line(f"{name}.item[{lane.name}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
-    inner.close()
+    with scope.unroll(f"for (int {lane.name} = 0; {lane.name} < {width}; ++{lane.name})") as inner:
+        inner.define(lane, lane.name)
+        texts = inner.values([store.scalar for store in stores])
+        for store, name, text in zip(stores, names, texts, strict=True):
+            inner.line(f"{name}.item[{lane.name}] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
     for store, name in zip(stores, names, strict=True):
         first = substitute(ravel(store.index, store.tensor.shape), {lane: ZERO})
         scope.line(f"*packs<{width}>({scope.kernel.target(store.tensor)} + {scope.index(first).within(ADD)}) = {name};")

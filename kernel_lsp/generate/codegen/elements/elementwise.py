@@ -116,22 +116,19 @@ def _write_elements(scope: Scope, schedule: ElementwiseSchedule, stores: Sequenc
         scope.line(f"{store.tensor.dtype.cuda_type} {name}[{schedule.unroll}];")
     cast = "(long long)" if type_ == "long long" else ""
     position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
-    scope.line("#pragma unroll")
-    inner = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    inner.line(f"const {type_} my_i = {position};")
-    inner.line(f"const {type_} i = my_i < {limit} ? my_i : {limit} - 1;")
-    texts = inner.values([store.scalar for store in stores])
-    for store, name, text in zip(stores, names, texts, strict=True):
-        inner.line(f"{name}[u] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
-    inner.close()
-    scope.line("#pragma unroll")
-    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    outer.line(f"const {type_} i = {position};")
-    inner = outer.open(f"if (i < {limit})")
-    for store, name in zip(stores, names, strict=True):
-        inner.line(f"{kernel.target(store.tensor)}[{inner.offset(store.tensor, store.index).text}] = {name}[u];")
-    inner.close()
-    outer.close()
+    with scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)") as inner:
+        inner.line(f"const {type_} my_i = {position};")
+        inner.line(f"const {type_} i = my_i < {limit} ? my_i : {limit} - 1;")
+        texts = inner.values([store.scalar for store in stores])
+        for store, name, text in zip(stores, names, texts, strict=True):
+            inner.line(f"{name}[u] = {stored(text, store.scalar.dtype, store.tensor.dtype)};")
+    with scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)") as outer:
+        outer.line(f"const {type_} i = {position};")
+        with outer.open(f"if (i < {limit})") as inner:
+            for store, name in zip(stores, names, strict=True):
+                inner.line(
+                    f"{kernel.target(store.tensor)}[{inner.offset(store.tensor, store.index).text}] = {name}[u];"
+                )
 
 
 # --- packs
@@ -212,16 +209,12 @@ def _render_shared_lines(
     loads = {access.digest: packing.load(scope, access) for access in packed if line not in access.variables}
     own = [access for access in packed if line in access.variables]
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in own}
-    outer, inner = _open_line(scope, schedule, line, n_lines)
-    for access in own:
-        inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
-    inner.close()
-    outer.close()
-    outer, inner = _open_line(scope, schedule, line, n_lines)
-    known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
-    multiples += write_packed(inner, packing, stores, known, captured)
-    inner.close()
-    outer.close()
+    with _open_line(scope, schedule, line, n_lines) as inner:
+        for access in own:
+            inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+    with _open_line(scope, schedule, line, n_lines) as inner:
+        known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
+        multiples += write_packed(inner, packing, stores, known, captured)
     packs = packing.pack.extent
     width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
     grid = (width, blocks_of(line.extent, schedule.unroll))
@@ -229,13 +222,12 @@ def _render_shared_lines(
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
 
-def _open_line(scope: Scope, schedule: ElementwiseSchedule, line: Variable, n_lines: str) -> tuple[Scope, Scope]:
+def _open_line(scope: Scope, schedule: ElementwiseSchedule, line: Variable, n_lines: str) -> Scope:
     """Open the loop over a thread's lines, and in it the block for lines in bounds."""
-    scope.line("#pragma unroll")
-    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    outer.line(f"const {scope.kernel.index_type} line = first_line + u;")
-    outer.define(line, "line")
-    return outer, outer.open(f"if (line < {n_lines})")
+    loop = scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    loop.line(f"const {scope.kernel.index_type} line = first_line + u;")
+    loop.define(line, "line")
+    return loop.open(f"if (line < {n_lines})", closes_this=True)
 
 
 def _large_inputs(group: ElementwiseGroup, n_elements: Index) -> frozenset[Tensor]:
@@ -257,17 +249,13 @@ def _write_unrolled(
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
     if packed:
-        outer, inner = _open_guarded(scope, schedule, limit)
-        for access in packed:
-            inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
-        inner.close()
-        outer.close()
-    outer, inner = _open_guarded(scope, schedule, limit)
-    multiples = write_packed(
-        inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, captured
-    )
-    inner.close()
-    outer.close()
+        with _open_guarded(scope, schedule, limit) as inner:
+            for access in packed:
+                inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+    with _open_guarded(scope, schedule, limit) as inner:
+        multiples = write_packed(
+            inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, captured
+        )
     return multiples
 
 
@@ -278,15 +266,14 @@ def _declare_packs(scope: Scope, schedule: ElementwiseSchedule, access: Access) 
     return name
 
 
-def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> tuple[Scope, Scope]:
+def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> Scope:
     """Open the loop over a thread's packs, and in it the block for packs in bounds."""
     type_ = scope.kernel.index_type
     cast = "(long long)" if type_ == "long long" else ""
-    scope.line("#pragma unroll")
-    outer = scope.open(f"for (int u = 0; u < {schedule.unroll}; ++u)")
+    loop = scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)")
     position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
-    outer.line(f"const {type_} pack = {position};")
-    return outer, outer.open(f"if (pack < {limit})")
+    loop.line(f"const {type_} pack = {position};")
+    return loop.open(f"if (pack < {limit})", closes_this=True)
 
 
 def write_packed(
@@ -306,21 +293,19 @@ def write_packed(
     multiples = [] if captured is None else load_runs(scope, stores, {packing.lane: ()}, captured, known)
     targets = [packing.declare_result(scope, store) for store in stores]
     divisions = scope.hoist_lanes(scalars, packing.lane)
-    scope.line("#pragma unroll")
-    inner = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
-    inner.define(packing.lane, "v")
-    inner.named |= divisions
-    for access in packed:
-        inner.bind(access, packing.item(names[access.digest], access.dtype))
-    texts = inner.values(scalars)
-    for store, target, text in zip(stores, targets, texts, strict=True):
-        value = stored(text, store.scalar.dtype, store.tensor.dtype)
-        if target is None:
-            offset = inner.offset(store.tensor, store.index).text
-            inner.line(f"{inner.kernel.target(store.tensor)}[{offset}] = {value};")
-        else:
-            inner.line(f"{target}.item[v] = {value};")
-    inner.close()
+    with scope.unroll(f"for (int v = 0; v < {packing.vector}; ++v)") as inner:
+        inner.define(packing.lane, "v")
+        inner.named |= divisions
+        for access in packed:
+            inner.bind(access, packing.item(names[access.digest], access.dtype))
+        texts = inner.values(scalars)
+        for store, target, text in zip(stores, targets, texts, strict=True):
+            value = stored(text, store.scalar.dtype, store.tensor.dtype)
+            if target is None:
+                offset = inner.offset(store.tensor, store.index).text
+                inner.line(f"{inner.kernel.target(store.tensor)}[{offset}] = {value};")
+            else:
+                inner.line(f"{target}.item[v] = {value};")
     for store, target in zip(stores, targets, strict=True):
         if target is not None:
             packing.store(scope, store, target)

@@ -227,13 +227,11 @@ def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar, oper
     scope.hoist([scalar], [packing.lane])
     packed = find_packed([scalar], packing)
     names = {access.digest: packing.load(scope, access) for access in packed}
-    scope.line("#pragma unroll")
-    lanes = scope.open(f"for (int v = 0; v < {packing.vector}; ++v)")
-    lanes.define(packing.lane, "v")
-    for access in packed:
-        lanes.bind(access, packing.item(names[access.digest], access.dtype))
-    lanes.line(f"{target}[v] {operator} {lanes.value(scalar).text};")
-    lanes.close()
+    with scope.unroll(f"for (int v = 0; v < {packing.vector}; ++v)") as lanes:
+        lanes.define(packing.lane, "v")
+        for access in packed:
+            lanes.bind(access, packing.item(names[access.digest], access.dtype))
+        lanes.line(f"{target}[v] {operator} {lanes.value(scalar).text};")
 
 
 def reads_ahead(scalars: Sequence[Scalar], known: Iterable[Variable]) -> list[Access]:

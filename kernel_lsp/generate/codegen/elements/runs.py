@@ -212,8 +212,7 @@ def _load(scope: Scope, runs: _Runs, other: _Runs | None) -> None:
         opened.append(block)
     inner, n_packs = opened[-1], runs.length // width
     pack = Variable("piece", 1 << 22, as_index(n_packs))
-    inner.line("#pragma unroll")
-    packs = inner.open(f"for (int piece = 0; piece < {n_packs}; ++piece)")
+    packs = inner.unroll(f"for (int piece = 0; piece < {n_packs}; ++piece)")
     packs.define(pack, "piece")
     exact = divide_exactly(runs.start, as_index(width))
     if other is not None and inside is not None:

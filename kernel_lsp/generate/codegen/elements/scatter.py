@@ -99,16 +99,16 @@ def _walk(scope: Scope, group: RowScatterGroup, packing: Packing, last: str, bef
     scope.line(f"int at[{CHAINS}];")
     scope.line("#pragma unroll")
     scope.line(f"for (int c = 0; c < {CHAINS}; ++c) at[c] = {last}[row * {CHAINS} + c];")
-    walk = scope.open(f"while ({scope.kernel.use('any_left')}(at))")
-    walk.line("#pragma unroll")
-    chains = walk.open(f"for (int c = 0; c < {CHAINS}; ++c)")
-    update = chains.open("if (at[c] >= 0)")
-    update.line("const int update = at[c];")
-    update.line(f"at[c] = {before}[update];")
-    update.define(group.update, "update")
-    read_packs(update, "sum_of_row", packing, group.value.substitute({group.column: packing.flat}), "+=")
-    for each in (update, chains, walk):
-        each.close()
+    with scope.open(
+        f"while ({scope.kernel.use('any_left')}(at))",
+        "#pragma unroll",
+        f"for (int c = 0; c < {CHAINS}; ++c)",
+        "if (at[c] >= 0)",
+    ) as update:
+        update.line("const int update = at[c];")
+        update.line(f"at[c] = {before}[update];")
+        update.define(group.update, "update")
+        read_packs(update, "sum_of_row", packing, group.value.substitute({group.column: packing.flat}), "+=")
 
 
 def _packing(group: RowScatterGroup, vector: int) -> Packing:

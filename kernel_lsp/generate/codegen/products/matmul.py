@@ -124,44 +124,37 @@ class _TileRenderer:
         scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _main_loop(self) -> None:
-        loop = self.scope.open(f"for (int k0 = 0; k0 < {self.n_terms}; k0 += TK)")
-        self._load(loop, "left_tile", self.group.left, self.group.m, "m", "TM", self.n_rows)
-        self._load(loop, "right_tile", self.group.right, self.group.n, "n", "TN", self.n_columns)
-        loop.line("__syncthreads();")
-        self._multiply(loop)
-        loop.line("__syncthreads();")
-        loop.close()
+        with self.scope.open(f"for (int k0 = 0; k0 < {self.n_terms}; k0 += TK)") as loop:
+            self._load(loop, "left_tile", self.group.left, self.group.m, "m", "TM", self.n_rows)
+            self._load(loop, "right_tile", self.group.right, self.group.n, "n", "TN", self.n_columns)
+            loop.line("__syncthreads();")
+            self._multiply(loop)
+            loop.line("__syncthreads();")
 
     def _load(self, scope: Scope, tile: str, factor: Scalar, along: Variable, name: str, size: str, limit: str) -> None:
         """Fill a tile. Neighbouring threads read neighbouring elements of memory."""
-        inner = scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})")
-        if runs_along(factor, self.group.k):
-            inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
-        else:
-            inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
-        inner.define(self.group.k, "k")
-        inner.define(along, name)
-        inner.line(f"{self.type} value = 0;")
-        guard = inner.open(f"if ({name} < {limit} && k < {self.n_terms})")
-        text = guard.value(factor)
-        guard.line(f"value = {text.text};")
-        guard.close()
-        inner.line(f"{tile}[k - k0][{name} - {name}0] = value;")
-        inner.close()
+        with scope.open(f"for (int e = threadIdx.x; e < TK * {size}; e += {self.schedule.n_threads})") as inner:
+            if runs_along(factor, self.group.k):
+                inner.line(f"const int k = k0 + e % TK, {name} = {name}0 + e / TK;")
+            else:
+                inner.line(f"const int k = k0 + e / {size}, {name} = {name}0 + e % {size};")
+            inner.define(self.group.k, "k")
+            inner.define(along, name)
+            inner.line(f"{self.type} value = 0;")
+            with inner.open(f"if ({name} < {limit} && k < {self.n_terms})") as guard:
+                text = guard.value(factor)
+                guard.line(f"value = {text.text};")
+            inner.line(f"{tile}[k - k0][{name} - {name}0] = value;")
 
     def _multiply(self, scope: Scope) -> None:
         schedule = self.schedule
-        scope.line("#pragma unroll")
-        inner = scope.open("for (int k = 0; k < TK; ++k)")
-        inner.line(f"__align__(16) {self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
-        self._read_part(inner, "left", "row", schedule.thread_m, schedule.tile_m)
-        self._read_part(inner, "right", "col", schedule.thread_n, schedule.tile_n)
-        inner.line("#pragma unroll")
-        rows = inner.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
-        rows.line("#pragma unroll")
-        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i] * right[j];")
-        rows.close()
-        inner.close()
+        with scope.unroll("for (int k = 0; k < TK; ++k)") as inner:
+            inner.line(f"__align__(16) {self.type} left[{schedule.thread_m}], right[{schedule.thread_n}];")
+            self._read_part(inner, "left", "row", schedule.thread_m, schedule.tile_m)
+            self._read_part(inner, "right", "col", schedule.thread_n, schedule.tile_n)
+            with inner.unroll(f"for (int i = 0; i < {schedule.thread_m}; ++i)") as rows:
+                rows.line("#pragma unroll")
+                rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i] * right[j];")
 
     def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
         """Read this thread's part of a row of a tile, by the widest possible loads."""
@@ -174,27 +167,22 @@ class _TileRenderer:
         if width == count:
             scope.line(f"*packs<{width}>({name}) = *packs<{width}>(&{name}_tile[k][{first}]);")
             return
-        scope.line("#pragma unroll")
-        run = scope.open(f"for (int i = 0; i < {count}; i += {width})")
-        at = f"{first} + i * {step // width}"
-        run.line(f"*packs<{width}>({name} + i) = *packs<{width}>(&{name}_tile[k][{at}]);")
-        run.close()
+        with scope.unroll(f"for (int i = 0; i < {count}; i += {width})") as run:
+            at = f"{first} + i * {step // width}"
+            run.line(f"*packs<{width}>({name} + i) = *packs<{width}>(&{name}_tile[k][{at}]);")
 
     def _write_results(self) -> None:
         schedule, scope = self.schedule, self.scope
-        scope.line("#pragma unroll")
-        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
-        rows.line("#pragma unroll")
-        columns = rows.open(f"for (int j = 0; j < {schedule.thread_n}; ++j)")
-        m, n = spread("i", schedule.thread_m, schedule.tile_m), spread("j", schedule.thread_n, schedule.tile_n)
-        columns.line(f"const int m = m0 + row + {m}, n = n0 + col + {n};")
-        columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
-        columns.define(self.group.m, "m")
-        columns.define(self.group.n, "n")
-        columns.bind(Access(self.group.tensor, self.group.at), Text("sums[i][j]", 20))
-        write_stores(columns, self.group.stores)
-        columns.close()
-        rows.close()
+        with scope.unroll(
+            f"for (int i = 0; i < {schedule.thread_m}; ++i)", f"for (int j = 0; j < {schedule.thread_n}; ++j)"
+        ) as columns:
+            m, n = spread("i", schedule.thread_m, schedule.tile_m), spread("j", schedule.thread_n, schedule.tile_n)
+            columns.line(f"const int m = m0 + row + {m}, n = n0 + col + {n};")
+            columns.line(f"if (m >= {self.n_rows} || n >= {self.n_columns}) continue;")
+            columns.define(self.group.m, "m")
+            columns.define(self.group.n, "n")
+            columns.bind(Access(self.group.tensor, self.group.at), Text("sums[i][j]", 20))
+            write_stores(columns, self.group.stores)
 
 
 def runs_along(factor: Scalar, variable: Variable) -> bool:

@@ -158,36 +158,28 @@ class _RegisterTileRenderer:
         self.kernel.use("packs")
         scope.line("float sums[TM * TN] = {};")
         n_packs = self.kernel.size("n_packs", packing.pack.extent)
-        loop = scope.open(f"for (int pack = threadIdx.x; pack < {n_packs}; pack += THREADS)")
-        loop.define(packing.pack, "pack")
-        loop.line("float left[TM][WIDTH], right[TN][WIDTH];")
-        self._read(loop, "left", left, self.group.m, ("i", "TM", self.rows))
-        self._read(loop, "right", right, self.group.n, ("j", "TN", self.columns))
-        loop.line("#pragma unroll")
-        rows = loop.open("for (int i = 0; i < TM; ++i)")
-        rows.line("#pragma unroll")
-        columns = rows.open("for (int j = 0; j < TN; ++j)")
-        columns.line("#pragma unroll")
-        columns.line("for (int v = 0; v < WIDTH; ++v) sums[i * TN + j] += left[i][v] * right[j][v];")
-        columns.close()
-        rows.close()
-        loop.close()
+        with scope.open(f"for (int pack = threadIdx.x; pack < {n_packs}; pack += THREADS)") as loop:
+            loop.define(packing.pack, "pack")
+            loop.line("float left[TM][WIDTH], right[TN][WIDTH];")
+            self._read(loop, "left", left, self.group.m, ("i", "TM", self.rows))
+            self._read(loop, "right", right, self.group.n, ("j", "TN", self.columns))
+            with loop.unroll("for (int i = 0; i < TM; ++i)", "for (int j = 0; j < TN; ++j)") as columns:
+                columns.line("#pragma unroll")
+                columns.line("for (int v = 0; v < WIDTH; ++v) sums[i * TN + j] += left[i][v] * right[j][v];")
 
     def _read(self, scope: Scope, name: str, scalar: Scalar, along: Variable, text: tuple[str, str, str]) -> None:
         """Read the factor's part of the terms. Rows past the end repeat the last one; their sums are not written."""
         index, size, limit = text
-        scope.line("#pragma unroll")
-        rows = scope.open(f"for (int {index} = 0; {index} < {size}; ++{index})")
-        row = f"{along.name}0 + {index}"
-        rows.line(f"const int {along.name} = {row if self._is_whole(along) else f'min({row}, {limit} - 1)'};")
-        rows.define(along, along.name)
-        packing = self._packed[0]
-        if packing.vector == 1:
-            rows.define(packing.lane, "0")
-            rows.line(f"{name}[{index}][0] = {rows.value(scalar).text};")
-        else:
-            read_packs(rows, f"{name}[{index}]", packing, scalar)
-        rows.close()
+        with scope.unroll(f"for (int {index} = 0; {index} < {size}; ++{index})") as rows:
+            row = f"{along.name}0 + {index}"
+            rows.line(f"const int {along.name} = {row if self._is_whole(along) else f'min({row}, {limit} - 1)'};")
+            rows.define(along, along.name)
+            packing = self._packed[0]
+            if packing.vector == 1:
+                rows.define(packing.lane, "0")
+                rows.line(f"{name}[{index}][0] = {rows.value(scalar).text};")
+            else:
+                read_packs(rows, f"{name}[{index}]", packing, scalar)
 
     def _is_whole(self, along: Variable) -> bool:
         """Return True if tiles fit the rows or columns exactly."""
@@ -216,11 +208,10 @@ class _RegisterTileRenderer:
         for name, access in zip(names, plain, strict=True):
             scope.line(f"{access.dtype.cuda_type} {name};")
         if plain:
-            loads = self._open_result("if (is_result)")
-            for name, access in zip(names, plain, strict=True):
-                offset = loads.offset(access.tensor, access.index).text
-                loads.line(f"{name} = {self.kernel.pointer(access.tensor)}[{offset}];")
-            loads.close()
+            with self._open_result("if (is_result)") as loads:
+                for name, access in zip(names, plain, strict=True):
+                    offset = loads.offset(access.tensor, access.index).text
+                    loads.line(f"{name} = {self.kernel.pointer(access.tensor)}[{offset}];")
         self._loaded = [(access, loaded(name, access.dtype)) for name, access in zip(names, plain, strict=True)]
 
     def _open_result(self, header: str) -> Scope:
@@ -230,12 +221,11 @@ class _RegisterTileRenderer:
         return block
 
     def _write_results(self) -> None:
-        block = self._open_result("if (is_result)")
-        block.line("float total = of_warp[0][e];")
-        block.line("#pragma unroll")
-        block.line("for (int w = 1; w < WARPS; ++w) total += of_warp[w][e];")
-        for access, text in self._loaded:
-            block.bind(access, text)
-        block.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
-        write_stores(block, self.group.stores)
-        block.close()
+        with self._open_result("if (is_result)") as block:
+            block.line("float total = of_warp[0][e];")
+            block.line("#pragma unroll")
+            block.line("for (int w = 1; w < WARPS; ++w) total += of_warp[w][e];")
+            for access, text in self._loaded:
+                block.bind(access, text)
+            block.bind(Access(self.group.tensor, self.group.at), Text("total", 20))
+            write_stores(block, self.group.stores)

@@ -177,17 +177,15 @@ class _SplitRenderer:
             scope.line("__syncthreads();")
             return
         scope.line("// What the next step needs is on its way while this one multiplies.")
-        fetch = scope.open("const auto fetch = [&](int k0)")
-        self._fetch(fetch, last)
-        fetch.close()
+        with scope.open("const auto fetch = [&](int k0)") as fetch:
+            self._fetch(fetch, last)
         scope.lines[-1] += ";"
         scope.line(f"fetch({first});")
-        loop = scope.open(f"for (int k0 = {first}; k0 < {last}; k0 += TK)")
-        self._place(loop)
-        loop.line(f"if (k0 + TK < {last}) fetch(k0 + TK);")
-        self._multiply(loop)
-        loop.line("__syncthreads();")
-        loop.close()
+        with scope.open(f"for (int k0 = {first}; k0 < {last}; k0 += TK)") as loop:
+            self._place(loop)
+            loop.line(f"if (k0 + TK < {last}) fetch(k0 + TK);")
+            self._multiply(loop)
+            loop.line("__syncthreads();")
 
     def _is_one_step(self) -> bool:
         return (self._slice_constant() or self.schedule.tile_k + 1) <= self.schedule.tile_k
@@ -235,8 +233,7 @@ class _SplitRenderer:
 
     def _open_items(self, scope: Scope, factor: _Factor) -> Scope:
         """Open the loop over the items of a tile that this thread loads."""
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int i = 0; i < {self._n_fetched(factor)}; ++i)")
+        inner = scope.unroll(f"for (int i = 0; i < {self._n_fetched(factor)}; ++i)")
         inner.line(f"const int e = i * {self.schedule.threads} + threadIdx.x;")
         return inner
 
@@ -249,25 +246,23 @@ class _SplitRenderer:
         """Load both tiles, four neighbours at a time where memory is contiguous."""
         for factor in (self.left, self.right):
             packed = self._packed(factor)
-            inner = self._open_items(scope, factor)
-            if packed is None:
-                self._fetch_single(inner, factor, last)
-            else:
-                self._fetch_packs(inner, factor, last, *packed)
-            inner.close()
+            with self._open_items(scope, factor) as inner:
+                if packed is None:
+                    self._fetch_single(inner, factor, last)
+                else:
+                    self._fetch_packs(inner, factor, last, *packed)
 
     def _place(self, scope: Scope) -> None:
         """Move the loaded values to shared memory."""
         for factor in (self.left, self.right):
             if self._is_async(factor):
                 continue
-            inner = self._open_items(scope, factor)
-            is_packed, place = self._packed(factor) is not None, self._tile_place(factor)
-            target = f"*packs<{QUAD}>(&{place})" if is_packed else place
-            condition = self._is_item(factor)
-            prefix = f"if ({condition}) " if condition else ""
-            inner.line(f"{prefix}{target} = {factor.name}_fetched[i];")
-            inner.close()
+            with self._open_items(scope, factor) as inner:
+                is_packed, place = self._packed(factor) is not None, self._tile_place(factor)
+                target = f"*packs<{QUAD}>(&{place})" if is_packed else place
+                condition = self._is_item(factor)
+                prefix = f"if ({condition}) " if condition else ""
+                inner.line(f"{prefix}{target} = {factor.name}_fetched[i];")
         if any(map(self._is_async, (self.left, self.right))):
             scope.line(f"{self.kernel.use('wait_async')}();")
         scope.line("__syncthreads();")
@@ -302,9 +297,8 @@ class _SplitRenderer:
             self._copy_packs(scope, factor, guard, packing, scalar)
             return
         scope.line(f"{factor.name}_fetched[i] = {{}};")
-        inside = scope.open(f"if ({self._and_item(factor, guard)})")
-        read_packs(inside, f"{factor.name}_fetched[i].item", packing, scalar)
-        inside.close()
+        with scope.open(f"if ({self._and_item(factor, guard)})") as inside:
+            read_packs(inside, f"{factor.name}_fetched[i].item", packing, scalar)
 
     def _copy_packs(self, scope: Scope, factor: _Factor, guard: str, packing: Packing, scalar: Scalar) -> None:
         assert isinstance(scalar, Access)
@@ -329,46 +323,38 @@ class _SplitRenderer:
         scope.define(self.group.k, "k")
         scope.define(factor.along, name)
         scope.line(f"{factor.name}_fetched[i] = 0;")
-        guard = scope.open(f"if ({self._and_item(factor, f'{name} < {factor.limit} && k < {last}')})")
-        guard.line(f"{factor.name}_fetched[i] = {guard.value(factor.scalar).text};")
-        guard.close()
+        with scope.open(f"if ({self._and_item(factor, f'{name} < {factor.limit} && k < {last}')})") as guard:
+            guard.line(f"{factor.name}_fetched[i] = {guard.value(factor.scalar).text};")
 
     def _multiply(self, scope: Scope) -> None:
         schedule = self.schedule
         first, step = ("group", "GROUPS") if schedule.n_groups > 1 else ("0", "1")
-        scope.line("#pragma unroll 2")  # more would spill registers
-        inner = scope.open(f"for (int q = {first}; q < TK / {QUAD}; q += {step})")
-        inner.line(f"{self.align} {self.type} left[{schedule.thread_m}][{QUAD}], right[{schedule.thread_n}][{QUAD}];")
-        for factor in (self.left, self.right):
-            self._read_quad(inner, factor, "row" if factor is self.left else "col")
-        inner.line("#pragma unroll")
-        products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
-        products.line("#pragma unroll")
-        rows = products.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
-        rows.line("#pragma unroll")
-        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i][s] * right[j][s];")
-        rows.close()
-        products.close()
-        inner.close()
+        with scope.open("#pragma unroll 2", f"for (int q = {first}; q < TK / {QUAD}; q += {step})") as inner:
+            inner.line(
+                f"{self.align} {self.type} left[{schedule.thread_m}][{QUAD}], right[{schedule.thread_n}][{QUAD}];"
+            )
+            for factor in (self.left, self.right):
+                self._read_quad(inner, factor, "row" if factor is self.left else "col")
+            with inner.unroll(
+                f"for (int s = 0; s < {QUAD}; ++s)", f"for (int i = 0; i < {schedule.thread_m}; ++i)"
+            ) as rows:
+                rows.line("#pragma unroll")
+                rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i][s] * right[j][s];")
 
     def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
         """Read this thread's rows or columns of a tile, four products of each."""
         name, tile, place = factor.name, f"{factor.name}_tile", self._lies_at(factor, "i")
         self.kernel.use("packs")
         width = 1 if factor.is_along_k else min(factor.thread, QUAD)
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int i = 0; i < {factor.thread}; {'++i' if width == 1 else f'i += {width}'})")
-        if factor.is_along_k:
-            inner.line(f"*packs<{QUAD}>({name}[i]) = *packs<{QUAD}>(&{tile}[{first} + {place}][q * {QUAD}]);")
-        else:
-            inner.line("#pragma unroll")
-            products = inner.open(f"for (int s = 0; s < {QUAD}; ++s)")
-            at = f"{tile}[q * {QUAD} + s][{first} + {place}]"
-            products.line(f"const Pack<{self.type}, {width}> run = *packs<{width}>(&{at});")
-            products.line("#pragma unroll")
-            products.line(f"for (int v = 0; v < {width}; ++v) {name}[i + v][s] = run.item[v];")
-            products.close()
-        inner.close()
+        with scope.unroll(f"for (int i = 0; i < {factor.thread}; {'++i' if width == 1 else f'i += {width}'})") as inner:
+            if factor.is_along_k:
+                inner.line(f"*packs<{QUAD}>({name}[i]) = *packs<{QUAD}>(&{tile}[{first} + {place}][q * {QUAD}]);")
+            else:
+                with inner.unroll(f"for (int s = 0; s < {QUAD}; ++s)") as products:
+                    at = f"{tile}[q * {QUAD} + s][{first} + {place}]"
+                    products.line(f"const Pack<{self.type}, {width}> run = *packs<{width}>(&{at});")
+                    products.line("#pragma unroll")
+                    products.line(f"for (int v = 0; v < {width}; ++v) {name}[i + v][s] = run.item[v];")
 
     # --- sums
 
@@ -376,13 +362,11 @@ class _SplitRenderer:
         """Store every group's sums of the tile in shared memory."""
         scope, schedule = self.scope, self.schedule
         scope.line(f"auto of_group = reinterpret_cast<{self.type} (*)[TM * TN]>(memory);")
-        scope.line("#pragma unroll")
-        rows = scope.open(f"for (int i = 0; i < {schedule.thread_m}; ++i)")
-        rows.line("#pragma unroll")
-        place = f"(row + {self._lies_at(self.left, 'i')}) * TN + col + {self._lies_at(self.right, 'j')}"
-        group = "group" if schedule.n_groups > 1 else "0"
-        rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) of_group[{group}][{place}] = sums[i][j];")
-        rows.close()
+        with scope.unroll(f"for (int i = 0; i < {schedule.thread_m}; ++i)") as rows:
+            rows.line("#pragma unroll")
+            place = f"(row + {self._lies_at(self.left, 'i')}) * TN + col + {self._lies_at(self.right, 'j')}"
+            group = "group" if schedule.n_groups > 1 else "0"
+            rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) of_group[{group}][{place}] = sums[i][j];")
         scope.line("__syncthreads();")
 
     def _write_results(self) -> None:
@@ -390,10 +374,9 @@ class _SplitRenderer:
         if schedule.cluster > 1:
             self._write_cluster()
             return
-        inner = scope.open(self._own_elements())
-        self._sum_of_groups(inner)
-        self._write_result(inner)
-        inner.close()
+        with scope.open(self._own_elements()) as inner:
+            self._sum_of_groups(inner)
+            self._write_result(inner)
 
     def _sum_of_groups(self, scope: Scope) -> None:
         scope.line(f"{self.type} total = of_group[0][e];")
@@ -405,18 +388,16 @@ class _SplitRenderer:
         """Finish a part of the tile in each block of a cluster. The order of sums is the same in all parts."""
         schedule, scope = self.schedule, self.scope
         threads, n_blocks = schedule.threads, schedule.cluster
-        inner = scope.open(f"for (int e = threadIdx.x; e < TM * TN; e += {threads})")
-        self._sum_of_groups(inner)
-        inner.line("of_group[GROUPS][e] = total;")
-        inner.close()
+        with scope.open(f"for (int e = threadIdx.x; e < TM * TN; e += {threads})") as inner:
+            self._sum_of_groups(inner)
+            inner.line("of_group[GROUPS][e] = total;")
         scope.line(f"{self.kernel.use('cluster_sync')}();")
-        last = scope.open(self._own_elements())
-        last.line(f"{self.type} total = 0;")
-        last.line("#pragma unroll")
-        last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += read_peer(&of_group[GROUPS][e], i);")
-        self.kernel.use("read_peer")
-        self._write_result(last)
-        last.close()
+        with scope.open(self._own_elements()) as last:
+            last.line(f"{self.type} total = 0;")
+            last.line("#pragma unroll")
+            last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += read_peer(&of_group[GROUPS][e], i);")
+            self.kernel.use("read_peer")
+            self._write_result(last)
         scope.line("cluster_sync();  // no block may end while another reads its sums")
 
     def _own_elements(self) -> str:
@@ -435,14 +416,12 @@ class _SplitRenderer:
         plain = [access for access in reads if access.tensor is not self.group.tensor]
         if not plain:
             return
-        inner = self.scope.open(self._own_elements())
-        inner.line("const int m = m0 + e / TN, n = n0 + e % TN;")
-        inner.define(self.group.m, "m")
-        inner.define(self.group.n, "n")
-        guard = inner.open(f"if (m < {self.left.limit} && n < {self.right.limit})")
-        prefetch(guard, plain)
-        guard.close()
-        inner.close()
+        with self.scope.open(self._own_elements()) as inner:
+            inner.line("const int m = m0 + e / TN, n = n0 + e % TN;")
+            inner.define(self.group.m, "m")
+            inner.define(self.group.n, "n")
+            with inner.open(f"if (m < {self.left.limit} && n < {self.right.limit})") as guard:
+                prefetch(guard, plain)
 
     def _write_result(self, scope: Scope) -> None:
         scope.line("const int m = m0 + e / TN, n = n0 + e % TN;")

@@ -113,18 +113,18 @@ class ColumnSumRenderer(RowRenderer):
         if not found:
             return
         column = self.group.column
-        inner = rows.open("if (row + 1 < last_row)")
-        for access in found:
-            step = LINE_BYTES // access.dtype.itemsize
-            n_columns = self.kernel.size("n_columns", column.extent)
-            next_row = access.substitute({self.group.row: as_index(self.group.row) + 1})
-            assert isinstance(next_row, Access)
-            first = f"threadIdx.x * {step}"
-            loop = inner.open(f"for (int col = {first}; col < {n_columns}; col += {self.schedule.threads * step})")
-            loop.define(column, "col")
-            prefetch(loop, [next_row])
-            loop.close()
-        inner.close()
+        with rows.open("if (row + 1 < last_row)") as inner:
+            for access in found:
+                step = LINE_BYTES // access.dtype.itemsize
+                n_columns = self.kernel.size("n_columns", column.extent)
+                next_row = access.substitute({self.group.row: as_index(self.group.row) + 1})
+                assert isinstance(next_row, Access)
+                first = f"threadIdx.x * {step}"
+                with inner.open(
+                    f"for (int col = {first}; col < {n_columns}; col += {self.schedule.threads * step})"
+                ) as loop:
+                    loop.define(column, "col")
+                    prefetch(loop, [next_row])
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
         return None if store.tensor in self.sums else super()._declare_result(scope, store)
@@ -139,16 +139,12 @@ class ColumnSumRenderer(RowRenderer):
     def _store_sums(self) -> None:
         """Store the sums of each thread's columns in the block's part."""
         n_columns = self.kernel.size("n_columns", self.group.column.extent)
-        inner, closes = self._open_loop()
         name, vector = self.packing.pack.name, self.schedule.vector
-        inner.line("#pragma unroll")
-        lanes = inner.open(f"for (int v = 0; v < {vector}; ++v)")
-        for tensor, sums in self.sums.items():
-            place = f"blockIdx.x * {n_columns} + {name} * {vector} + v"
-            lanes.line(f"{self.kernel.target(tensor)}[{place}] = {sums}[item][v];")
-        lanes.close()
-        for scope in closes:
-            scope.close()
+        unrolled = ("#pragma unroll", f"for (int v = 0; v < {vector}; ++v)")
+        with self._open_loop() as inner, inner.open(*unrolled) as lanes:
+            for tensor, sums in self.sums.items():
+                place = f"blockIdx.x * {n_columns} + {name} * {vector} + v"
+                lanes.line(f"{self.kernel.target(tensor)}[{place}] = {sums}[item][v];")
 
 
 def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:

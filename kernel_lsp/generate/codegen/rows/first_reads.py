@@ -24,9 +24,8 @@ def prefetch_row(scope: Scope, group: RowGroup, lane: str) -> None:
     once, along = first_reads(scope, group)
     prefetch(scope, once)
     if along and group.is_column_contiguous:
-        inner = _open_first(scope, group, lane)
-        prefetch(inner, along)
-        inner.close()
+        with _open_first(scope, group, lane) as inner:
+            prefetch(inner, along)
 
 
 def load_row(scope: Scope, group: RowGroup, lane: str) -> dict[bytes, str]:
@@ -38,11 +37,10 @@ def load_row(scope: Scope, group: RowGroup, lane: str) -> dict[bytes, str]:
     if not along:
         return {}
     names = {access.digest: _declare_first(scope, access) for access in along}
-    inner = _open_first(scope, group, lane)
-    for access in along:
-        offset = inner.offset(access.tensor, access.index).text
-        inner.line(f"{names[access.digest]} = {scope.kernel.pointer(access.tensor)}[{offset}];")
-    inner.close()
+    with _open_first(scope, group, lane) as inner:
+        for access in along:
+            offset = inner.offset(access.tensor, access.index).text
+            inner.line(f"{names[access.digest]} = {scope.kernel.pointer(access.tensor)}[{offset}];")
     return names
 
 

@@ -96,18 +96,16 @@ class LineRowRenderer(SharedRowRenderer):
             dtype = entry.tensor.dtype
             name = self.scope.declare(self._name_of(entry), COMPUTE_TYPE[dtype], "0", is_const=False)
             found[entry] = name
-            scope = self._open_own_lines(self.scope)
-            value = f"{self.arrays[line]}[at]"
-            if factor is not None:
-                value = f"{scope.value(factor).within(MULTIPLY)} * {value}"
-            scope.line(f"{name} += {value};")
-            scope.close()
+            with self._open_own_lines(self.scope) as scope:
+                value = f"{self.arrays[line]}[at]"
+                if factor is not None:
+                    value = f"{scope.value(factor).within(MULTIPLY)} * {value}"
+                scope.line(f"{name} += {value};")
         return found
 
     def _open_own_lines(self, scope: Scope) -> Scope:
         """Open the loop over the lines of this block."""
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int at = 0; at < {self.schedule.lines}; ++at)")
+        inner = scope.unroll(f"for (int at = 0; at < {self.schedule.lines}; ++at)")
         first = f"rank * {self.schedule.lines} + at" if self.schedule.lines > 1 else "rank"
         inner.declare_if_used("line", f"const int line = {first};")
         inner.define(self.line_number, "line")
@@ -122,18 +120,16 @@ class LineRowRenderer(SharedRowRenderer):
     def _is_whole(self) -> bool:
         return self._limit() == str(self.schedule.items * self.schedule.threads)
 
-    def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
+    def _open_unrolled(self, name: str, lane: str, limit: str) -> Scope:
         schedule = self.schedule
-        self.scope.line("#pragma unroll")
-        item = self.scope.open(f"for (int item = 0; item < {self._n_items()}; ++item)")
+        item = self.scope.unroll(f"for (int item = 0; item < {self._n_items()}; ++item)")
         step = f"item % {schedule.items} * {schedule.threads} + " if schedule.items > 1 else ""
         item.line(f"const int {name} = {step}threadIdx.x;")
         item.define(self.packing.pack, name)
         item.define(self.line_number, Text(self._line_of("item"), ADD))
         if self._is_whole():
-            return item, [item]
-        guarded = item.open(f"if ({name} < {limit})")
-        return guarded, [guarded, item]
+            return item
+        return item.open(f"if ({name} < {limit})", closes_this=True)
 
     def _line_of(self, item: str) -> str:
         """Return the number of the line to which an item of this block belongs."""
@@ -185,18 +181,15 @@ class LineRowRenderer(SharedRowRenderer):
 
     def _finish(self) -> None:
         super()._finish()
-        leader = self.scope.open("if (threadIdx.x == 0)")
-        scope = self._open_own_lines(leader)
-        for entry, array in self.arrays.items():
-            scope.bind(Access(entry.tensor, self._line_index(entry)), Text(f"{array}[at]", ATOM))
-        stores = [*self.group.line_stores, *self._sum_stores()]
-        texts = scope.values([store.scalar for store in stores])
-        for store, text in zip(stores, texts, strict=True):
-            offset = scope.offset(store.tensor, store.index).text
-            value = stored(text, store.scalar.dtype, store.tensor.dtype)
-            scope.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
-        scope.close()
-        leader.close()
+        with self.scope.open("if (threadIdx.x == 0)") as leader, self._open_own_lines(leader) as scope:
+            for entry, array in self.arrays.items():
+                scope.bind(Access(entry.tensor, self._line_index(entry)), Text(f"{array}[at]", ATOM))
+            stores = [*self.group.line_stores, *self._sum_stores()]
+            texts = scope.values([store.scalar for store in stores])
+            for store, text in zip(stores, texts, strict=True):
+                offset = scope.offset(store.tensor, store.index).text
+                value = stored(text, store.scalar.dtype, store.tensor.dtype)
+                scope.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
 
     def _line_index(self, entry: RowReduction) -> tuple[Index, ...]:
         lines = self.line_number.extent

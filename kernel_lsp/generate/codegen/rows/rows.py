@@ -170,10 +170,8 @@ class RowRenderer:
             self.cache.declare(self.scope, self._n_items())
             self.kept.declare(self.scope, self._n_items())
             self._fill_cache(everything)
-        inner, closes = self._open_loop()
-        self._body(inner, scalars, accumulators, packed_stores)
-        for scope in closes:
-            scope.close()
+        with self._open_loop() as inner:
+            self._body(inner, scalars, accumulators, packed_stores)
         return accumulators
 
     def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
@@ -184,11 +182,9 @@ class RowRenderer:
         is_in_flight = self._is_whole() and all(access.digest in now for access in wanted)
         if not wanted or (is_in_flight and not self._fills_ahead()):
             return
-        inner, closes = self._open_loop()
-        for access in wanted:
-            self.cache.load(inner, access)
-        for scope in closes:
-            scope.close()
+        with self._open_loop() as inner:
+            for access in wanted:
+                self.cache.load(inner, access)
 
     def _fills_ahead(self) -> bool:
         """Return True if something follows the loads before the first use."""
@@ -285,8 +281,8 @@ class RowRenderer:
         name = entry.tensor.name
         return f"{name}_value" if self.kernel.is_parameter(name) else name
 
-    def _open_loop(self) -> tuple[Scope, list[Scope]]:
-        """Open the loop over this thread's packs; return the scopes to close, innermost first."""
+    def _open_loop(self) -> Scope:
+        """Open the loop over this thread's packs."""
         limit = self._limit()
         stride = self.schedule.stride
         lane = self._column_lane()
@@ -305,23 +301,21 @@ class RowRenderer:
             header += f"{name} >= 0; {name} -= {stride}"
         inner = self.scope.open(f"for ({header})")
         inner.define(self.packing.pack, name)
-        return inner, [inner]
+        return inner
 
     def _goes_backward(self) -> bool:
         """Return True if this pass walks over the row from its end."""
         return False
 
-    def _open_unrolled(self, name: str, lane: str, limit: str) -> tuple[Scope, list[Scope]]:
+    def _open_unrolled(self, name: str, lane: str, limit: str) -> Scope:
         stride = self.schedule.stride
         n_items = self._n_items()
-        self.scope.line("#pragma unroll")
-        item = self.scope.open(f"for (int item = 0; item < {n_items}; ++item)")
+        item = self.scope.unroll(f"for (int item = 0; item < {n_items}; ++item)")
         item.declare_if_used(name, f"const int {name} = item * {stride} + {lane};")
         item.define(self.packing.pack, name)
         if self._is_whole():
-            return item, [item]
-        guarded = item.open(f"if ({name} < {limit})")
-        return guarded, [guarded, item]
+            return item
+        return item.open(f"if ({name} < {limit})", closes_this=True)
 
     def _limit(self) -> str:
         size = self.kernel.size("n_columns", self.group.column.extent)
@@ -371,8 +365,7 @@ class RowRenderer:
         lane_scope = scope
         if self.schedule.vector > 1:
             divisions = scope.hoist_lanes(everything, self.packing.lane)
-            scope.line("#pragma unroll")
-            lane_scope = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
+            lane_scope = scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
             lane_scope.define(self.packing.lane, "v")
             lane_scope.named |= divisions
         for access in packed:
@@ -423,9 +416,8 @@ class RowRenderer:
         if not self._is_guarded():
             write(scope)  # type: ignore[operator]  # it takes a scope
             return
-        inner = scope.open("if (is_row)")
-        write(inner)  # type: ignore[operator]  # it takes a scope
-        inner.close()
+        with scope.open("if (is_row)") as inner:
+            write(inner)  # type: ignore[operator]  # it takes a scope
 
     def _item(self, name: str, dtype: DType) -> Text:
         if self.schedule.vector > 1:

@@ -240,15 +240,12 @@ class SharedRowRenderer(RowRenderer):
         super()._fill_cache(scalars)
         wanted = [] if self._is_ahead else self._prefetched()
         for size in sorted({access.dtype.itemsize for access in wanted}):
-            inner, closes = self._open_loop()
             per_line = max(1, LINE_BYTES // (size * self.schedule.vector))
-            once = inner.open(f"if (threadIdx.x % {per_line} == 0)")
-            for access in wanted:
-                if access.dtype.itemsize == size:
-                    source = replace(self.packing, streamed=frozenset()).memory(once, access)
-                    once.line(f"{self.kernel.use('prefetch')}(&{source});")
-            for scope in (once, *closes):
-                scope.close()
+            with self._open_loop() as inner, inner.open(f"if (threadIdx.x % {per_line} == 0)") as once:
+                for access in wanted:
+                    if access.dtype.itemsize == size:
+                        source = replace(self.packing, streamed=frozenset()).memory(once, access)
+                        once.line(f"{self.kernel.use('prefetch')}(&{source});")
 
     def _prefetched(self) -> list[Access]:
         """Return the reads of a single row that later passes make and no register keeps."""
@@ -281,19 +278,17 @@ class SharedRowRenderer(RowRenderer):
                     f"{self.kernel.use('cluster_wait')}();  // the shared memory of all its blocks is there"
                 )
             self._has_met = True
-            inner = self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})")
-            for entry, name in found.items():
-                inner.line(f"*{self.kernel.use('in_block')}(&{parts[entry]}[rank], threadIdx.x) = {name};")
-            inner.close()
+            with self.scope.open(f"if (threadIdx.x < {self.schedule.blocks})") as inner:
+                for entry, name in found.items():
+                    inner.line(f"*{self.kernel.use('in_block')}(&{parts[entry]}[rank], threadIdx.x) = {name};")
             self.scope.line(f"{self.kernel.use('cluster_sync')}();")
             return
         is_row = "is_row && " if self._is_guarded() else ""
-        inner = self.scope.open(f"if ({is_row}threadIdx.x == 0)")
-        for entry, name in found.items():
-            pointer = parts[entry]
-            at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
-            inner.line(f"{at} = {name};")
-        inner.close()
+        with self.scope.open(f"if ({is_row}threadIdx.x == 0)") as inner:
+            for entry, name in found.items():
+                pointer = parts[entry]
+                at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
+                inner.line(f"{at} = {name};")
         self.scope.line("grid_sync();")
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:

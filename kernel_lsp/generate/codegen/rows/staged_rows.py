@@ -49,32 +49,31 @@ class StagedRows(RowCache):
 
     def copy_next(self, scope: Scope, condition: str, row: str) -> None:
         """Start to copy the row after this one."""
-        inner = scope.open(f"if ({condition})")
-        self._copy(inner, row)
-        inner.close()
+        with scope.open(f"if ({condition})") as inner:
+            self._copy(inner, row)
 
     def _copy(self, scope: Scope, row: str) -> None:
         threads, n_items = self.schedule.threads, self._n_items
         name = scope.declare("staged_row", self.kernel.index_type, row) if not row.isdigit() else row
-        scope.line("#pragma unroll")
-        item = scope.open(f"for (int item = 0; item < {n_items}; ++item)")
-        item.line(f"const int {self.packing.pack.name} = item * {self.schedule.stride} + {self._lane};")
-        item.define(self.packing.pack, self.packing.pack.name)
-        item.define(self.row, name)
-        if name == "0":
-            item.named[as_index(self.row).digest] = item.variable_text(self.row)
-        target = item
-        if str(n_items * self.schedule.stride) != self._limit:
-            target = item.open(f"if ({self.packing.pack.name} < {self._limit})")
-        for access in self.shared_reads():
-            moved = Access(access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index])
-            source = f"&{Packing.memory(self._plain(), target, moved)}"
-            is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
-            helper = self.kernel.use("copy_past_l1" if self.schedule.streaming and is_wide else "copy_pack")
-            target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
-        if target is not item:
-            target.close()
-        item.close()
+        with scope.unroll(f"for (int item = 0; item < {n_items}; ++item)") as item:
+            item.line(f"const int {self.packing.pack.name} = item * {self.schedule.stride} + {self._lane};")
+            item.define(self.packing.pack, self.packing.pack.name)
+            item.define(self.row, name)
+            if name == "0":
+                item.named[as_index(self.row).digest] = item.variable_text(self.row)
+            target = item
+            if str(n_items * self.schedule.stride) != self._limit:
+                target = item.open(f"if ({self.packing.pack.name} < {self._limit})")
+            for access in self.shared_reads():
+                moved = Access(
+                    access.tensor, [substitute(i, {self.group.row: as_index(self.row)}) for i in access.index]
+                )
+                source = f"&{Packing.memory(self._plain(), target, moved)}"
+                is_wide = access.dtype.itemsize * self.schedule.vector == MAX_PACK_BYTES
+                helper = self.kernel.use("copy_past_l1" if self.schedule.streaming and is_wide else "copy_pack")
+                target.line(f"{helper}(&{self._stage(access)}[item * {threads} + threadIdx.x], {source});")
+            if target is not item:
+                target.close()
         self.kernel.use("wait_async")
         self.kernel.use("commit_copies")
         scope.line("commit_copies();")

@@ -19,10 +19,9 @@ def find_whole(scope: Scope, group: RowGroup, whole: WholeReduction, n_threads: 
         scope, name, whole.kind, scalar.dtype, whole.tensor.dtype, is_count=count is not None
     )
     limit = kernel.size(f"n_{name}", whole.position.extent)
-    inner = scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})")
-    inner.define(whole.position, "at")
-    accumulator.add(inner, inner.value(scalar))
-    inner.close()
+    with scope.open(f"for (int at = threadIdx.x; at < {limit}; at += {n_threads})") as inner:
+        inner.define(whole.position, "at")
+        accumulator.add(inner, inner.value(scalar))
     base, dtype = combination_of(whole.kind, accumulator.dtype)
     helper = kernel.use(f"block_{base}", dtype)
     scope.line(f"{accumulator.name} = {helper}<{n_threads}>({accumulator.name});")

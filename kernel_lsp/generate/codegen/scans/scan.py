@@ -69,10 +69,9 @@ class _Layout(ABC):
         """Walk the tiles of a row in turn, by one block."""
         self.scope.line(f"{self.state.carry} carry = {self.state.carry_operator}::identity();")
         type_, limit = self.kernel.index_type, self._limit()
-        inner = self.scope.open(f"for ({type_} tile = 0; tile < {limit}; tile += {self._tile_packs})")
-        self._tile(inner)
-        inner.line(f"carry = {_combined(self.group.kind, self.state.carry_operator, 'carry', 'total')};")
-        inner.close()
+        with self.scope.open(f"for ({type_} tile = 0; tile < {limit}; tile += {self._tile_packs})") as inner:
+            self._tile(inner)
+            inner.line(f"carry = {_combined(self.group.kind, self.state.carry_operator, 'carry', 'total')};")
 
     def _tile(self, scope: Scope) -> None:
         """Load a tile, scan it, combine it with its prefix, store it."""
@@ -92,14 +91,12 @@ class _Layout(ABC):
 
     def _items(self, scope: Scope, write: Callable[[Scope], None]) -> None:
         """Open a loop over this thread's packs of a tile."""
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int item = 0; item < {self.schedule.items}; ++item)")
-        name = self.packing.pack.name
-        inner.line(f"const {self.kernel.index_type} {name} = {self._position()};")
-        inner.define(self.packing.pack, name)
-        name_coordinates(self.kernel, self.packing.flat, (self.group.column.extent,))
-        write(inner)
-        inner.close()
+        with scope.unroll(f"for (int item = 0; item < {self.schedule.items}; ++item)") as inner:
+            name = self.packing.pack.name
+            inner.line(f"const {self.kernel.index_type} {name} = {self._position()};")
+            inner.define(self.packing.pack, name)
+            name_coordinates(self.kernel, self.packing.flat, (self.group.column.extent,))
+            write(inner)
 
     # --- elements
 
@@ -181,8 +178,7 @@ class _Layout(ABC):
     def _open_lanes(self, scope: Scope) -> Scope:
         if self.schedule.vector == 1:
             return scope
-        scope.line("#pragma unroll")
-        inner = scope.open(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
+        inner = scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)")
         inner.define(self.packing.lane, "v")
         return inner
 

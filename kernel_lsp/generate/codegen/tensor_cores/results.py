@@ -95,26 +95,25 @@ class ResultWriter:
             self._declare_place(scope)
         if schedule.tile_m * schedule.tile_n >= MIN_UNROLLED_ROUNDS * width * n_threads:
             scope.line("#pragma unroll 4")
-        loop = scope.open(f"for (int e = {start}; e < {length} * {outer_tile}; e += {n_threads})")
-        own = "" if keeps_place else f"{name} = {name}0 + e % {length}{step}, "
-        loop.line(f"const {kernel.index_type} {own}{other} = {other}0 + e / {length};")
-        loop.define(self.inner, name)
-        loop.define(self.outer, other)
-        limits = (("m", text.row_limit), ("n", text.column_limit))
-        outside = [f"{each} >= {limit}" for each, limit in limits if limit]
-        if text.rows is not None:
-            outside.append(f"!{text.rows.condition}")
-        if self._inside != TRUE:
-            outside.append(f"!{loop.value(self._inside).within(ATOM)}")
-        if outside:
-            loop.line(f"if ({' || '.join(outside)}) continue;")
-        if self.is_packed:
-            self._write_pack(loop, text)
-        else:
-            self._write_sum(loop, text)
-            loop.bind(Access(self.group.tensor, self.group.at), Text("sum", 20))
-            write_stores(loop, self.group.stores)
-        loop.close()
+        with scope.open(f"for (int e = {start}; e < {length} * {outer_tile}; e += {n_threads})") as loop:
+            own = "" if keeps_place else f"{name} = {name}0 + e % {length}{step}, "
+            loop.line(f"const {kernel.index_type} {own}{other} = {other}0 + e / {length};")
+            loop.define(self.inner, name)
+            loop.define(self.outer, other)
+            limits = (("m", text.row_limit), ("n", text.column_limit))
+            outside = [f"{each} >= {limit}" for each, limit in limits if limit]
+            if text.rows is not None:
+                outside.append(f"!{text.rows.condition}")
+            if self._inside != TRUE:
+                outside.append(f"!{loop.value(self._inside).within(ATOM)}")
+            if outside:
+                loop.line(f"if ({' || '.join(outside)}) continue;")
+            if self.is_packed:
+                self._write_pack(loop, text)
+            else:
+                self._write_sum(loop, text)
+                loop.bind(Access(self.group.tensor, self.group.at), Text("sum", 20))
+                write_stores(loop, self.group.stores)
         if schedule.cluster > 1:
             scope.line("cluster_sync();  // others may still read this block's sums")
 
@@ -156,19 +155,17 @@ class ResultWriter:
             scope.line(f"Pack<{store.tensor.dtype.cuda_type}, {PACK}> {target};")
         lane = Variable(f"{name}_of_lane", LANE_SERIAL, self.inner.extent)
         of_lane = {self.inner: as_index(lane)}
-        scope.line("#pragma unroll")
-        lanes = scope.open(f"for (int c = 0; c < {PACK}; ++c)")
-        lanes.define(lane, Text(f"({name} + c)", ATOM))
-        lanes.line("float sum = part.item[c];")
-        self._finish_sum(lanes, text, of_lane)
-        own = Access(group.tensor, group.at).substitute(of_lane)
-        lanes.bind(own, Text("sum", 20))
-        for access, pack in packs.items():
-            lanes.bind(access.substitute(of_lane), loaded(f"{pack}.item[c]", access.dtype))
-        values = lanes.values([store.scalar.substitute(of_lane) for store in group.stores])
-        for store, target, value in zip(group.stores, targets, values, strict=True):
-            lanes.line(f"{target}.item[c] = {stored(value, store.scalar.dtype, store.tensor.dtype)};")
-        lanes.close()
+        with scope.unroll(f"for (int c = 0; c < {PACK}; ++c)") as lanes:
+            lanes.define(lane, Text(f"({name} + c)", ATOM))
+            lanes.line("float sum = part.item[c];")
+            self._finish_sum(lanes, text, of_lane)
+            own = Access(group.tensor, group.at).substitute(of_lane)
+            lanes.bind(own, Text("sum", 20))
+            for access, pack in packs.items():
+                lanes.bind(access.substitute(of_lane), loaded(f"{pack}.item[c]", access.dtype))
+            values = lanes.values([store.scalar.substitute(of_lane) for store in group.stores])
+            for store, target, value in zip(group.stores, targets, values, strict=True):
+                lanes.line(f"{target}.item[c] = {stored(value, store.scalar.dtype, store.tensor.dtype)};")
         for store, target in zip(group.stores, targets, strict=True):
             offset = scope.offset(store.tensor, store.index)
             scope.line(f"*packs<{PACK}>({kernel.target(store.tensor)} + {offset.within(ADD)}) = {target};")
@@ -194,10 +191,8 @@ class ResultWriter:
         place = self._place_of_sum(text)
         if self.schedule.cluster > 1:
             scope.line("float sum = 0.0f;")
-            scope.line("#pragma unroll")
-            peers = scope.open(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)")
-            peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
-            peers.close()
+            with scope.unroll(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)") as peers:
+                peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
         else:
             scope.line(f"float sum = results{place};")
         self._finish_sum(scope, text, {})
@@ -211,12 +206,11 @@ class ResultWriter:
             scope.line(f"{'else ' if text.may_be_redone else ''}sum *= {scale!r}f;")
 
     def _write_again(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
-        again = scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {text.n_terms}))")
-        again.line("sum = 0.0f;")
-        again.line("#pragma unroll 8")
-        loop = again.open(f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)")
-        loop.define(self.group.k, "k")
-        left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])
-        loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")
-        loop.close()
-        again.close()
+        with scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {text.n_terms}))") as again:
+            again.line("sum = 0.0f;")
+            with again.open(
+                "#pragma unroll 8", f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)"
+            ) as loop:
+                loop.define(self.group.k, "k")
+                left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])
+                loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")

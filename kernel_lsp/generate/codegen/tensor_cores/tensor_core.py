@@ -106,12 +106,6 @@ WORD_LOADS = {
 }
 
 
-def unrolled(scope: Scope, header: str) -> Scope:
-    """Open a loop that is unrolled."""
-    scope.line("#pragma unroll")
-    return scope.open(header)
-
-
 class TensorCoreRenderer:
     """Renders one kernel of a contraction group whose operands have a type of the tensor cores."""
 
@@ -282,19 +276,16 @@ class TensorCoreRenderer:
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._declare_steps()
         self._prepare_loads()
-        loop = scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)")
-        ready = loop.open("if (step >= 0)")
-        ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
-        ready.line("__syncthreads();")
-        ready.close()
-        loop.line("// Fetch the tile of a later step to where the step before this one has read.")
-        fetch = loop.open("if (step + STAGES - 1 < n_steps)")
-        self._write_fetch(fetch)
-        fetch.close()
-        loop.line("commit_copies();")
-        loop.line("if (step < 0) continue;")
-        self._write_products(loop)
-        loop.close()
+        with scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)") as loop:
+            with loop.open("if (step >= 0)") as ready:
+                ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
+                ready.line("__syncthreads();")
+            loop.line("// Fetch the tile of a later step to where the step before this one has read.")
+            with loop.open("if (step + STAGES - 1 < n_steps)") as fetch:
+                self._write_fetch(fetch)
+            loop.line("commit_copies();")
+            loop.line("if (step < 0) continue;")
+            self._write_products(loop)
         for helper in ("wait_for_copies", "commit_copies"):
             self.kernel.use(helper)
 
@@ -363,12 +354,11 @@ class TensorCoreRenderer:
             scope.line("float parts[WM / 16][WN / 8][4] = {};  // tensor cores cut sums off: they add up one tile only")
         is_full = n_sums(self.schedule) > MAX_UNROLLED_SUMS
         scope.line("#pragma unroll 1" if is_full else "#pragma unroll")
-        inner = scope.open(f"for (int k = 0; k < TK; k += {depth_of(self.operand)})")
-        if self._is_split:
-            self._write_split_products(inner)
-        else:
-            self._write_plain_products(inner)
-        inner.close()
+        with scope.open(f"for (int k = 0; k < TK; k += {depth_of(self.operand)})") as inner:
+            if self._is_split:
+                self._write_split_products(inner)
+            else:
+                self._write_plain_products(inner)
         if self._is_chained:
             _add_up(scope, "parts[i][j][c]")
 
@@ -376,33 +366,28 @@ class TensorCoreRenderer:
         kind = self.operand.value
         self.kernel.use(f"multiply_{kind}")
         scope.line("unsigned right[WN / 8][2];")
-        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
-        self._write_fragment(pairs, self.right)
-        pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
-        pairs.close()
-        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-        self._write_fragment(rows, self.left)
-        rows.line("#pragma unroll")
-        rows.line(f"for (int j = 0; j < WN / 8; ++j) multiply_{kind}(sums[i][j], bits, right[j]);")
-        rows.close()
+        with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
+            self._write_fragment(pairs, self.right)
+            pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
+        with scope.unroll("for (int i = 0; i < WM / 16; ++i)") as rows:
+            self._write_fragment(rows, self.left)
+            rows.line("#pragma unroll")
+            rows.line(f"for (int j = 0; j < WN / 8; ++j) multiply_{kind}(sums[i][j], bits, right[j]);")
 
     def _write_split_products(self, scope: Scope) -> None:
         for helper in ("split_tf32", "multiply_tf32"):
             self.kernel.use(helper)
         scope.line("unsigned right_high[WN / 8][2], right_low[WN / 8][2];")
-        pairs = unrolled(scope, "for (int j = 0; j < WN / 8; j += 2)")
-        self._write_fragment(pairs, self.right)
-        split = unrolled(pairs, "for (int c = 0; c < 4; ++c)")
-        split.line("split_tf32(bits[c], right_high[j + c / 2][c % 2], right_low[j + c / 2][c % 2]);")
-        split.close()
-        pairs.close()
-        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-        self._write_fragment(rows, self.left)
-        rows.line("unsigned left_high[4], left_low[4];")
-        rows.line("#pragma unroll")
-        rows.line("for (int c = 0; c < 4; ++c) split_tf32(bits[c], left_high[c], left_low[c]);")
-        self._write_three_products(rows)
-        rows.close()
+        with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
+            self._write_fragment(pairs, self.right)
+            with pairs.unroll("for (int c = 0; c < 4; ++c)") as split:
+                split.line("split_tf32(bits[c], right_high[j + c / 2][c % 2], right_low[j + c / 2][c % 2]);")
+        with scope.unroll("for (int i = 0; i < WM / 16; ++i)") as rows:
+            self._write_fragment(rows, self.left)
+            rows.line("unsigned left_high[4], left_low[4];")
+            rows.line("#pragma unroll")
+            rows.line("for (int c = 0; c < 4; ++c) split_tf32(bits[c], left_high[c], left_low[c]);")
+            self._write_three_products(rows)
 
     def _write_three_products(self, scope: Scope) -> None:
         """Write the products of the parts, the smallest first. The product of both low parts is below the rounding of
@@ -419,10 +404,9 @@ class TensorCoreRenderer:
             scope.line("#pragma unroll")
             scope.line(f"for (int j = 0; j < WN / 8; ++j) {function}({part}, {left}, {right}[j]);")
         if not self._is_chained:
-            columns = unrolled(scope, "for (int j = 0; j < WN / 8; ++j)")
-            columns.line("#pragma unroll")
-            columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
-            columns.close()
+            with scope.unroll("for (int j = 0; j < WN / 8; ++j)") as columns:
+                columns.line("#pragma unroll")
+                columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
 
     def _write_fragment(self, scope: Scope, operand: Operand) -> None:
         """Read the fragment of 16 rows or columns to `bits`."""
@@ -457,17 +441,14 @@ class TensorCoreRenderer:
         self.scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
 
     def _gather_sums(self, scope: Scope) -> None:
-        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-        columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
-        words = unrolled(columns, "for (int c = 0; c < 4; ++c)")
-        words.line(
-            "const int row = warp_m + i * 16 + lane / 4 + c / 2 * 8, col = warp_n + j * 8 + lane % 4 * 2 + c % 2;"
-        )
-        words.line(
-            f"results[{'col' if self.is_m_inner else 'row'}][{'row' if self.is_m_inner else 'col'}] = sums[i][j][c];"
-        )
-        for block in (words, columns, rows):
-            block.close()
+        with scope.unroll(
+            "for (int i = 0; i < WM / 16; ++i)", "for (int j = 0; j < WN / 8; ++j)", "for (int c = 0; c < 4; ++c)"
+        ) as words:
+            words.line(
+                "const int row = warp_m + i * 16 + lane / 4 + c / 2 * 8, col = warp_n + j * 8 + lane % 4 * 2 + c % 2;"
+            )
+            place = "[col][row]" if self.is_m_inner else "[row][col]"
+            words.line(f"results{place} = sums[i][j][c];")
 
     def _write_results(self) -> None:
         text = ResultText(self._row_limit, self._column_limit, self._n_terms, self._is_split)
@@ -478,12 +459,9 @@ class TensorCoreRenderer:
 
 
 def _add_up(scope: Scope, part: str) -> None:
-    rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-    columns = unrolled(rows, "for (int j = 0; j < WN / 8; ++j)")
-    columns.line("#pragma unroll")
-    columns.line(f"for (int c = 0; c < 4; ++c) sums[i][j][c] += {part};")
-    columns.close()
-    rows.close()
+    with scope.unroll("for (int i = 0; i < WM / 16; ++i)", "for (int j = 0; j < WN / 8; ++j)") as columns:
+        columns.line("#pragma unroll")
+        columns.line(f"for (int c = 0; c < 4; ++c) sums[i][j][c] += {part};")
 
 
 def limit_of(extent: Index, tile: int, limit: str) -> str:

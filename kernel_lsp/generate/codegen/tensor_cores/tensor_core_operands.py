@@ -250,17 +250,16 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
     n_inner, n_outer = (text.n_k, text.n_along) if operand.is_k_inner else (text.n_along, text.n_k)
     n_copies = n_inner * n_outer // operand.width
     parts = declare_lane_parts(scope, operand.gather, operand.k) if operand.gather is not None else {}
-    inner = open_rounds(scope, n_copies, text.n_threads)
-    _write_place(inner, operand, text, n_inner // operand.width)
-    inner.define(operand.k, "k")
-    inner.define(operand.along, operand.row or text.along)
-    if operand.gather is not None:
-        _write_gathered(inner, operand, operand.gather, text, parts)
-    elif operand.read is not None:
-        _write_copy(inner, operand, operand.read, text)
-    else:
-        _write_computed(inner, operand, text)
-    inner.close()
+    with open_rounds(scope, n_copies, text.n_threads) as inner:
+        _write_place(inner, operand, text, n_inner // operand.width)
+        inner.define(operand.k, "k")
+        inner.define(operand.along, operand.row or text.along)
+        if operand.gather is not None:
+            _write_gathered(inner, operand, operand.gather, text, parts)
+        elif operand.read is not None:
+            _write_copy(inner, operand, operand.read, text)
+        else:
+            _write_computed(inner, operand, text)
 
 
 def open_rounds(scope: Scope, n_elements: int, n_threads: int) -> Scope:

@@ -16,7 +16,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,
     WORD_LOADS,
     TensorCoreRenderer,
-    unrolled,
 )
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import LoadText, Operand, open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
@@ -152,29 +151,26 @@ class WarpgroupRenderer(TensorCoreRenderer):
         self._prepare_loads()
         self._write_fetching()
         scope.line(f"for (int step = 0; step < {AHEAD}; ++step) fetch(step);")
-        scope.line("#pragma unroll 1")
-        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
-        loop.line("if (step >= SPLIT_STAGES) meet(WAS_READ + split_stage, COPYING + MULTIPLYING);")
-        loop.line(f"fetch(step + {AHEAD});")
-        loop.line(f"wait_for_copies<{AHEAD}>();")
-        if not self._splits_own_copies:
-            loop.line("meet(HALF, COPYING);")
-        self._write_splitting(loop)
-        loop.line("show_to_products();")
-        loop.line("arrive(IS_THERE + split_stage, COPYING + MULTIPLYING);")
-        loop.close()
+        with scope.open("#pragma unroll 1", "for (int step = 0; step < n_steps; ++step)") as loop:
+            loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
+            loop.line("if (step >= SPLIT_STAGES) meet(WAS_READ + split_stage, COPYING + MULTIPLYING);")
+            loop.line(f"fetch(step + {AHEAD});")
+            loop.line(f"wait_for_copies<{AHEAD}>();")
+            if not self._splits_own_copies:
+                loop.line("meet(HALF, COPYING);")
+            self._write_splitting(loop)
+            loop.line("show_to_products();")
+            loop.line("arrive(IS_THERE + split_stage, COPYING + MULTIPLYING);")
 
     def _write_fetching(self) -> None:
         """Write the function that starts the copies of a step. There are none past the last step."""
         for helper in ("commit_copies", "wait_for_copies", "show_to_products"):
             self.kernel.use(helper)
         body = self.scope.open("auto fetch = [&](int step)")
-        copies = body.open("if (step < n_steps)")
-        self._declare_first_term(copies)
-        copies.line("const int stage = step % STAGES;")
-        self._write_loads(copies)
-        copies.close()
+        with body.open("if (step < n_steps)") as copies:
+            self._declare_first_term(copies)
+            copies.line("const int stage = step % STAGES;")
+            self._write_loads(copies)
         body.line("commit_copies();")
         body.close()
         body.lines[-1] += ";"
@@ -187,32 +183,29 @@ class WarpgroupRenderer(TensorCoreRenderer):
     def _write_splitting(self, scope: Scope) -> None:
         for helper in ("packs", "low_tf32"):
             self.kernel.use(helper)
-        rows = open_rounds(scope, self.schedule.tile_n * self.schedule.tile_k // 4, N_COPYING_THREADS)
-        if self.right.is_k_inner:
-            rows.line("const int n = e / (TK / 4), place = e % (TK / 4) * 4 ^ n % 8 * 4;")
-            rows.line("const Pack<float, 4> high = *packs<4>(&right_tiles[stage][n][place]);")
-        else:
-            rows.line("const int n = e % TN, k = e / TN * 4, place = k ^ n % 8 * 4;")
-            rows.line("Pack<float, 4> high;")
+        with open_rounds(scope, self.schedule.tile_n * self.schedule.tile_k // 4, N_COPYING_THREADS) as rows:
+            if self.right.is_k_inner:
+                rows.line("const int n = e / (TK / 4), place = e % (TK / 4) * 4 ^ n % 8 * 4;")
+                rows.line("const Pack<float, 4> high = *packs<4>(&right_tiles[stage][n][place]);")
+            else:
+                rows.line("const int n = e % TN, k = e / TN * 4, place = k ^ n % 8 * 4;")
+                rows.line("Pack<float, 4> high;")
+                rows.line("#pragma unroll")
+                rows.line("for (int c = 0; c < 4; ++c) high.item[c] = right_tiles[stage][k + c][n];")
+                rows.line("*packs<4>(&right_high[split_stage][n][place]) = high;")
+            rows.line("Pack<float, 4> low;")
             rows.line("#pragma unroll")
-            rows.line("for (int c = 0; c < 4; ++c) high.item[c] = right_tiles[stage][k + c][n];")
-            rows.line("*packs<4>(&right_high[split_stage][n][place]) = high;")
-        rows.line("Pack<float, 4> low;")
-        rows.line("#pragma unroll")
-        rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
-        rows.line("*packs<4>(&right_low[split_stage][n][place]) = low;")
-        rows.close()
+            rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
+            rows.line("*packs<4>(&right_low[split_stage][n][place]) = low;")
 
     def _write_multiplying(self, scope: Scope) -> None:
         self._take_registers(scope, "inc", TAKEN_REGISTERS)
         scope.line("float sums[WM / 16][WN / 8][4] = {};")
-        scope.line("#pragma unroll 1")
-        loop = scope.open("for (int step = 0; step < n_steps; ++step)")
-        loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
-        loop.line("meet(IS_THERE + split_stage, COPYING + MULTIPLYING);")
-        self._write_left_fragments(loop)
-        self._write_group_products(loop)
-        loop.close()
+        with scope.open("#pragma unroll 1", "for (int step = 0; step < n_steps; ++step)") as loop:
+            loop.line("const int stage = step % STAGES, split_stage = step % SPLIT_STAGES;")
+            loop.line("meet(IS_THERE + split_stage, COPYING + MULTIPLYING);")
+            self._write_left_fragments(loop)
+            self._write_group_products(loop)
         scope.line("meet(HALF + 1, MULTIPLYING);  // the sums take the place of the tiles")
         self._gather_sums(scope)
 
@@ -223,19 +216,17 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     def _write_left_fragments(self, scope: Scope) -> None:
         scope.line("unsigned left_high[TK / 8][4], left_low[TK / 8][4];")
-        parts = unrolled(scope, "for (int k = 0; k < TK; k += 8)")
-        if self.left.is_k_inner:
-            row, column = (text.replace(" + i * 16", "") for text in FRAGMENT_LOADS[True, True])
-            column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
-            self.kernel.use("load_matrices")
-            parts.line(f"load_matrices(left_high[k / 8], &left_tiles[stage][{row}][{column}]);")
-        words = unrolled(parts, "for (int c = 0; c < 4; ++c)")
-        if not self.left.is_k_inner:
-            place = WORD_LOADS[True].replace(" + i * 16", "")
-            words.line(f"left_high[k / 8][c] = __float_as_uint(left_tiles[stage]{place});")
-        words.line("left_low[k / 8][c] = __float_as_uint(low_tf32(__uint_as_float(left_high[k / 8][c])));")
-        words.close()
-        parts.close()
+        with scope.unroll("for (int k = 0; k < TK; k += 8)") as parts:
+            if self.left.is_k_inner:
+                row, column = (text.replace(" + i * 16", "") for text in FRAGMENT_LOADS[True, True])
+                column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
+                self.kernel.use("load_matrices")
+                parts.line(f"load_matrices(left_high[k / 8], &left_tiles[stage][{row}][{column}]);")
+            with parts.unroll("for (int c = 0; c < 4; ++c)") as words:
+                if not self.left.is_k_inner:
+                    place = WORD_LOADS[True].replace(" + i * 16", "")
+                    words.line(f"left_high[k / 8][c] = __float_as_uint(left_tiles[stage]{place});")
+                words.line("left_low[k / 8][c] = __float_as_uint(low_tf32(__uint_as_float(left_high[k / 8][c])));")
 
     def _write_group_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_warpgroup_{self.schedule.tile_n}")
@@ -245,22 +236,19 @@ class WarpgroupRenderer(TensorCoreRenderer):
         scope.line("float parts[WN / 8][4];  // tensor cores cut sums off: they add up one tile only")
         scope.line("begin_products();")
         scope.line("// Products of low parts come first, while the sums are small: less is cut off.")
-        steps = unrolled(scope, "for (int k = 0; k < TK; k += 8)")
-        steps.line(f"const auto high = describe_tile(&{high_tile}[0][k]);")
-        steps.line("const auto low = describe_tile(&right_low[split_stage][0][k]);")
-        steps.line(f"{multiply}(parts, left_low[k / 8], high, k > 0);")
-        steps.line(f"{multiply}(parts, left_high[k / 8], low, true);")
-        steps.close()
-        steps = unrolled(scope, "for (int k = 0; k < TK; k += 8)")
-        steps.line(f"{multiply}(parts, left_high[k / 8], describe_tile(&{high_tile}[0][k]), true);")
-        steps.close()
+        with scope.unroll("for (int k = 0; k < TK; k += 8)") as steps:
+            steps.line(f"const auto high = describe_tile(&{high_tile}[0][k]);")
+            steps.line("const auto low = describe_tile(&right_low[split_stage][0][k]);")
+            steps.line(f"{multiply}(parts, left_low[k / 8], high, k > 0);")
+            steps.line(f"{multiply}(parts, left_high[k / 8], low, true);")
+        with scope.unroll("for (int k = 0; k < TK; k += 8)") as steps:
+            steps.line(f"{multiply}(parts, left_high[k / 8], describe_tile(&{high_tile}[0][k]), true);")
         scope.line("commit_products();")
         scope.line("wait_for_products<0>();")
         scope.line("if (step + SPLIT_STAGES < n_steps) arrive(WAS_READ + split_stage, COPYING + MULTIPLYING);")
-        words = unrolled(scope, "for (int c = 0; c < WN / 2; ++c)")
-        words.line('asm volatile("" : "+f"(parts[c / 4][c % 4])::"memory");  // not to be read before')
-        words.line("sums[0][c / 4][c % 4] += parts[c / 4][c % 4];")
-        words.close()
+        with scope.unroll("for (int c = 0; c < WN / 2; ++c)") as words:
+            words.line('asm volatile("" : "+f"(parts[c / 4][c % 4])::"memory");  // not to be read before')
+            words.line("sums[0][c / 4][c % 4] += parts[c / 4][c % 4];")
 
     def _write_sums(self) -> None:
         """Wait for the sums, which are in shared memory already."""

@@ -14,7 +14,6 @@ from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisi
 from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, RowPlaces
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core import unrolled
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,
@@ -277,10 +276,9 @@ class WindowRenderer(WarpgroupRenderer):
         if window is not scope:
             window.close()
         scope.line(f"const float* weights = staged + (step * (TK * {self.n_columns}) + n0 * 4);")
-        pieces = open_rounds(scope, self.schedule.tile_n * self._n_products // PIECE, self.schedule.n_copying)
-        address = f"weights + (e / TN * {4 * self.n_columns} + e % TN * 4)"
-        pieces.line(f"copy_async<16>(right_tiles[stage][e / TN][e % TN], {address}, true);")
-        pieces.close()
+        with open_rounds(scope, self.schedule.tile_n * self._n_products // PIECE, self.schedule.n_copying) as pieces:
+            address = f"weights + (e / TN * {4 * self.n_columns} + e % TN * 4)"
+            pieces.line(f"copy_async<16>(right_tiles[stage][e / TN][e % TN], {address}, true);")
 
     def _write_window(self, scope: Scope) -> None:
         windows, tensor = self.windows, self.windows.read.tensor
@@ -304,17 +302,14 @@ class WindowRenderer(WarpgroupRenderer):
         step = self.schedule.n_copying * PIECE // self.schedule.tile_m
         plane = scope.index(product(tensor.shape[2:])).text
         self._declare_inside(scope, "", tests[""])
-        scope.line("#pragma unroll")
-        pieces = scope.open(f"for (int i = 0; i < CHANNELS / {step}; ++i)")
-        to, source = f"&windows[window][channel + i * {step}][piece]", f"from + shift + i * {step} * ({plane})"
-        pieces.line(f"copy_async<16>({to}, {source}, is_window_inside);")
-        pieces.close()
+        with scope.unroll(f"for (int i = 0; i < CHANNELS / {step}; ++i)") as pieces:
+            to, source = f"&windows[window][channel + i * {step}][piece]", f"from + shift + i * {step} * ({plane})"
+            pieces.line(f"copy_async<16>({to}, {source}, is_window_inside);")
         if self._n_far:
-            far = scope.open(f"if (threadIdx.x < CHANNELS * {self._n_far})")
-            self._declare_inside(far, "far_", tests["far_"])
-            to = "&windows[window][far_channel][far_piece]"
-            far.line(f"copy_async<16>({to}, far_from + shift, far_is_window_inside);")
-            far.close()
+            with scope.open(f"if (threadIdx.x < CHANNELS * {self._n_far})") as far:
+                self._declare_inside(far, "far_", tests["far_"])
+                to = "&windows[window][far_channel][far_piece]"
+                far.line(f"copy_async<16>({to}, far_from + shift, far_is_window_inside);")
 
     def _shift(self, scope: Scope, number: int, axis: WindowAxis, tap: Index) -> Index:
         if axis.n_taps == 1:
@@ -333,13 +328,12 @@ class WindowRenderer(WarpgroupRenderer):
     def _write_splitting(self, scope: Scope) -> None:
         for helper in ("packs", "low_tf32"):
             self.kernel.use(helper)
-        rows = open_rounds(scope, self.schedule.tile_n * self._n_products // PIECE, self.schedule.n_copying)
-        rows.line("const Pack<float, 4> high = *packs<4>(right_tiles[stage][e / TN][e % TN]);")
-        rows.line("Pack<float, 4> low;")
-        rows.line("#pragma unroll")
-        rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
-        rows.line("*packs<4>(right_low[split_stage][e / TN][e % TN]) = low;")
-        rows.close()
+        with open_rounds(scope, self.schedule.tile_n * self._n_products // PIECE, self.schedule.n_copying) as rows:
+            rows.line("const Pack<float, 4> high = *packs<4>(right_tiles[stage][e / TN][e % TN]);")
+            rows.line("Pack<float, 4> low;")
+            rows.line("#pragma unroll")
+            rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
+            rows.line("*packs<4>(right_low[split_stage][e / TN][e % TN]) = low;")
 
     # --- products
 
@@ -362,42 +356,33 @@ class WindowRenderer(WarpgroupRenderer):
         for first in range(0, n_slices, self._slices_at_once):
             self._write_slices(scope, multiply, first, min(self._slices_at_once, n_slices - first))
         scope.line("if (step + SPLIT_STAGES < n_steps) arrive(WAS_READ + split_stage, COPYING + MULTIPLYING);")
-        rows = unrolled(scope, "for (int i = 0; i < WM / 16; ++i)")
-        words = unrolled(rows, "for (int c = 0; c < WN / 2; ++c)")
-        words.line('asm volatile("" : "+f"(parts[i][c / 4][c % 4])::"memory");  // not to be read before')
-        words.line("sums[i][c / 4][c % 4] += parts[i][c / 4][c % 4];")
-        words.close()
-        rows.close()
+        with scope.unroll("for (int i = 0; i < WM / 16; ++i)", "for (int c = 0; c < WN / 2; ++c)") as words:
+            words.line('asm volatile("" : "+f"(parts[i][c / 4][c % 4])::"memory");  // not to be read before')
+            words.line("sums[i][c / 4][c % 4] += parts[i][c / 4][c % 4];")
 
     def _write_slices(self, scope: Scope, multiply: str, first: int, count: int) -> None:
         """Multiply some slices of 8 products. A slice is of one tap."""
         per_tap, step = self.windows.channels // DEPTH, self.windows.row.step
-        block = scope.open("")
-        block.line(f"unsigned left_high[{count}][WM / 16][4], left_low[{count}][WM / 16][4];")
-        slices = unrolled(block, f"for (int k = 0; k < {count}; ++k)")
-        place = f"(k + {first})" if first else "k"
-        shift = f" + {place} / {per_tap} * {step}" if self.windows.taps > 1 else ""
-        rows = unrolled(slices, "for (int i = 0; i < WM / 16; ++i)")
-        words = unrolled(rows, "for (int c = 0; c < 4; ++c)")
-        channel = f"{place} % {per_tap} * {DEPTH} + lane % 4 + c / 2 * 4"
-        words.line(f"const float high = windows[window][{channel}][place{shift} + i * 16 + c % 2 * 8];")
-        words.line("left_high[k][i][c] = __float_as_uint(high);")
-        words.line("left_low[k][i][c] = __float_as_uint(low_tf32(high));")
-        for each in (words, rows, slices):
-            each.close()
-        block.line("begin_products();")
-        slices = unrolled(block, f"for (int k = 0; k < {count}; ++k)")
-        slices.line(f"const auto high = describe_pieces(right_tiles[stage][{place} * 2], TN);")
-        slices.line(f"const auto low = describe_pieces(right_low[split_stage][{place} * 2], TN);")
-        rows = unrolled(slices, "for (int i = 0; i < WM / 16; ++i)")
-        rows.line(f"{multiply}(parts[i], left_low[k][i], high, {place} > 0);")
-        rows.line(f"{multiply}(parts[i], left_high[k][i], low, true);")
-        rows.line(f"{multiply}(parts[i], left_high[k][i], high, true);")
-        rows.close()
-        slices.close()
-        block.line("commit_products();")
-        block.line("wait_for_products<0>();")
-        block.close()
+        with scope.open("") as block:
+            block.line(f"unsigned left_high[{count}][WM / 16][4], left_low[{count}][WM / 16][4];")
+            with block.unroll(f"for (int k = 0; k < {count}; ++k)") as slices:
+                place = f"(k + {first})" if first else "k"
+                shift = f" + {place} / {per_tap} * {step}" if self.windows.taps > 1 else ""
+                with slices.unroll("for (int i = 0; i < WM / 16; ++i)", "for (int c = 0; c < 4; ++c)") as words:
+                    channel = f"{place} % {per_tap} * {DEPTH} + lane % 4 + c / 2 * 4"
+                    words.line(f"const float high = windows[window][{channel}][place{shift} + i * 16 + c % 2 * 8];")
+                    words.line("left_high[k][i][c] = __float_as_uint(high);")
+                    words.line("left_low[k][i][c] = __float_as_uint(low_tf32(high));")
+            block.line("begin_products();")
+            with block.unroll(f"for (int k = 0; k < {count}; ++k)") as slices:
+                slices.line(f"const auto high = describe_pieces(right_tiles[stage][{place} * 2], TN);")
+                slices.line(f"const auto low = describe_pieces(right_low[split_stage][{place} * 2], TN);")
+                with slices.unroll("for (int i = 0; i < WM / 16; ++i)") as rows:
+                    rows.line(f"{multiply}(parts[i], left_low[k][i], high, {place} > 0);")
+                    rows.line(f"{multiply}(parts[i], left_high[k][i], low, true);")
+                    rows.line(f"{multiply}(parts[i], left_high[k][i], high, true);")
+            block.line("commit_products();")
+            block.line("wait_for_products<0>();")
 
     # --- results
 
