@@ -34,6 +34,7 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
+from kernel_lsp.generate.scratch_reuse import with_shared_scratch
 from kernel_lsp.generate.structure import plan_structure
 from kernel_lsp.generate.structure_rewriter import StructurePlan
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
@@ -137,6 +138,8 @@ class _OperationRenderer:
             steps,
             kept=tuple(self._parameter(self.results[name], name) for name in self.results if name not in returns),
         )
+        stored = {self.names[tensor]: tensor for tensor in self._stored()}
+        plan = with_shared_scratch(plan, stored, self._captured)
         own = distinct(kernels, functions)
         summary = self._summary(len(set(functions.values())), len(kernels))
         return RenderedOperation(plan, own, summary, all(group.is_valid for group in groups))
@@ -301,10 +304,13 @@ class _OperationRenderer:
         return replace(self._parameter(held, holder), name=name, same_as=self.names[held])
 
     def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
-        known = {*self.lowered.inputs.values(), *self.results.values()}
-        stored = sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
         own = dict.fromkeys(scratch for kernel in kernels for scratch in kernel.scratch)
-        return (*(self._parameter(tensor, self.names[tensor]) for tensor in stored), *own)
+        return (*(self._parameter(tensor, self.names[tensor]) for tensor in self._stored()), *own)
+
+    def _stored(self) -> list[Tensor]:
+        """Return the intermediates in memory."""
+        known = {*self.lowered.inputs.values(), *self.results.values()}
+        return sorted(self.fused.stored - known, key=lambda tensor: tensor.serial)
 
     def _scalar_conditions(self) -> list[Expression]:
         """Return the conditions that numbers which are constants in the kernels equal their captured values. Other

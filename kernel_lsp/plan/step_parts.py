@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kernel_lsp.core.expression import Expression
-from kernel_lsp.core.plan import Launch, LibraryArgument
+from kernel_lsp.core.expression import Expression, Name
+from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep, Step
 
 
 def launch_numbers(launch: Launch) -> Iterator[Expression]:
@@ -30,3 +30,15 @@ def flat_arguments(arguments: Iterable[LibraryArgument]) -> Iterator[str | Expre
 def argument_expressions(arguments: Iterable[LibraryArgument]) -> Iterator[Expression]:
     """Return the expressions among the arguments."""
     return (argument for argument in flat_arguments(arguments) if isinstance(argument, Expression))
+
+
+def touched(step: Step) -> set[str]:
+    """Return the names of the tensors that a step reads or writes."""
+    match step:
+        case Fill(tensor):
+            return {tensor}
+        case Launch():
+            return {argument.id for argument in step.arguments if isinstance(argument, Name)}
+        case LibraryStep():
+            names = {argument for argument in flat_arguments(step.arguments) if isinstance(argument, str)}
+            return names | set(step.results)

@@ -287,3 +287,14 @@ async def test_a_search_whose_time_is_over_gives_its_best_candidate_the_full_che
 async def test_a_search_that_ends_before_its_time_is_not_cut_short(tmp_path: Path) -> None:
     result = await searched(tmp_path, MeasuringDevice(), 2, limit=TimeLimit(60.0, time.monotonic()))
     assert not result.is_cut_short
+
+
+async def test_candidates_under_way_are_abandoned_at_the_end_of_their_time(tmp_path: Path) -> None:
+    device = QueueingDevice(1.0, 200.0)  # nothing is near the speed of light
+    device.baseline_wait_s, device.n_slots = 1.0, 4
+    started = time.monotonic()
+    result = await searched(tmp_path, device, limit=TimeLimit(0.5, started))
+    assert time.monotonic() - started < 30
+    assert [depth for _, depth in device.asked] == ["rank", "rank", "full"]
+    assert result.winner is not None
+    assert result.is_cut_short

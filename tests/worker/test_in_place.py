@@ -88,3 +88,14 @@ def test_what_may_be_aliased_is_left(body: Callable[..., Any]) -> None:
 def test_buffers_that_a_norm_changes_are_left() -> None:
     program, _ = exported(residual, training=True)
     assert not without_in_place(program)
+
+
+def test_a_norm_by_the_batch_alone_is_no_reason_to_trace_again() -> None:
+    block = Block(residual).train()
+    block.norm.track_running_stats = False
+    block.norm.running_mean = block.norm.running_var = block.norm.num_batches_tracked = None
+    x = torch.randn(2, 3, 4, 4)
+    program = torch.export.export(block, (x,), strict=False)
+    assert without_in_place(program)
+    assert mutable(program) == []
+    assert torch.equal(program.module()(x), block(x))

@@ -30,12 +30,15 @@ from kernel_lsp.evolve.run.final_verification import (
 )
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import Order, Proposal, Proposer, Scored
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.training.features import SchedulableProgram
 
 MAX_REMEASURED = 2
 """Maximum candidates of the second rung: those whose interval reaches the fastest one's. Three or more within 5 % took
 4 to 21 s in each of 16 searches, and another one was then the fastest in seven, by 0.05 to 2.3 %; three of these had
 intervals apart, and gained 0.3, 0.5 and 1.1 % (H200, 2026-11-28)."""
+PROGRESS_S = 0.2
+"""Seconds between two looks for a first correct candidate, once the time for candidates is over."""
 N_WITH_TUNED = 2
 """Proposals of the first generation where an earlier search was complete: the default, and its winner."""
 
@@ -156,17 +159,38 @@ class Search:
             yield CandidateProposed(
                 candidate_id=candidate.id, generation=generation, description=candidate.origin.description
             )
-        async for verdict, event in _as_completed(self._screen, batch, self._n_slots, self._is_enough):
-            self._screened[verdict.candidate_id] = verdict
-            yield event
-            score = score_us(verdict)
-            if verdict.is_correct and score is not None and (best is None or score < best):
-                best = score
-                yield NewBest(candidate_id=verdict.candidate_id, score_us=score, score_kind=score_kind(verdict))
-            if self._is_at_limit():
-                waiting = (candidate for candidate in batch if candidate.id not in self._screened)
-                self._abandoned |= {each.id for each in waiting if self._evaluations.abandon(each, self._depth)}
+        ending = asyncio.create_task(self._abandon_at_end(batch))
+        try:
+            async for verdict, event in _as_completed(self._screen, batch, self._n_slots, self._is_enough):
+                self._screened[verdict.candidate_id] = verdict
+                yield event
+                score = score_us(verdict)
+                if verdict.is_correct and score is not None and (best is None or score < best):
+                    best = score
+                    yield NewBest(candidate_id=verdict.candidate_id, score_us=score, score_kind=score_kind(verdict))
+                if self._is_at_limit():
+                    self._abandon(batch)
+        finally:
+            await end_tasks(ending)
         self._rank()
+
+    async def _abandon_at_end(self, batch: Sequence[Candidate]) -> None:
+        """Abandon what is under way at the end of the time for candidates, once there is one to check in full: an
+        executor may still load a network for minutes."""
+        limit = self._settings.limit
+        if limit is None:
+            return
+        await asyncio.sleep(limit.started + limit.seconds - time.monotonic())
+        while not self._finalists():
+            await asyncio.sleep(PROGRESS_S)
+        self._is_cut_short |= self._abandon(batch)
+
+    def _abandon(self, batch: Sequence[Candidate]) -> bool:
+        """Abandon the candidates of a generation that have no verdict; return True if there were any."""
+        waiting = (candidate for candidate in batch if candidate.id not in self._screened)
+        found = {each.id for each in waiting if self._evaluations.abandon(each, self._depth)}
+        self._abandoned |= found
+        return bool(found)
 
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event] | None:
         """Return the verdict with its event, or None for a candidate that was abandoned meanwhile."""

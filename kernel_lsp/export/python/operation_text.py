@@ -37,7 +37,7 @@ from kernel_lsp.export.python.python_text import (
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
 from kernel_lsp.plan.printer import print_step
-from kernel_lsp.plan.step_parts import argument_expressions, flat_arguments, launch_numbers
+from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers, touched
 
 NAMESPACE = "kernel_lsp"
 """Namespace in `torch.ops` of the operators of one-file results."""
@@ -185,7 +185,7 @@ class OperationText:
         for step in self.operation.steps:
             if isinstance(step, LibraryStep) and step.condition is None:
                 made |= set(step.results) - seen
-            seen |= _touched(step)
+            seen |= touched(step)
         scratch = (tensor for tensor in self.operation.scratch if tensor.name in seen)
         return [tensor for tensor in (*self.returned, *scratch) if tensor.name not in made]
 
@@ -282,17 +282,6 @@ def _unpacking(names: list[str]) -> list[str]:
         lines.append(f"{', '.join(row)}, *more = {source}")
         source = "more"
     return [*lines, f"{', '.join(last)}{',' if len(last) == 1 else ''} = {source}"]
-
-
-def _touched(step: Fill | Launch | LibraryStep) -> set[str]:
-    match step:
-        case Fill(tensor):
-            return {tensor}
-        case Launch():
-            return {argument.id for argument in step.arguments if isinstance(argument, Name)}
-        case LibraryStep():
-            names = {argument for argument in flat_arguments(step.arguments) if isinstance(argument, str)}
-            return names | set(step.results)
 
 
 def countable(operation: Operation) -> tuple[Expression, ...]:

@@ -54,6 +54,9 @@ SCREEN_LIMITS = Limits(
     max_thread_instructions=10_000_000,
 )
 """Limits before a GPU run: 0.1 s a case. The instructions are the bound; the deadline covers a busy machine."""
+MAX_SCREENED_OPERATIONS = 10 * SCREEN_LIMITS.max_instructions
+"""Operations of PyTorch at the smallest size from which no screen ends within its instructions: RegNet's 1.2 billion
+did not, nor ResNet18's and EfficientNetB0's 3.5, after 9 to 30 s of a core to load them (2026-11-29)."""
 ENDLESS_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=4_000_000_000,
@@ -173,6 +176,11 @@ def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
         return orders.index(case.thread_order), bound.n_elements
 
     return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
+
+
+def is_too_long_to_screen(task: Task, plan: Plan, gpu: GpuSpec) -> bool:
+    """Check whether the smallest case of a screen exceeds its instructions."""
+    return any(n_operations(task, case, gpu) > MAX_SCREENED_OPERATIONS for case, _ in screened_cases(plan)[:1])
 
 
 # --- below: launches, profiles and cases

@@ -39,6 +39,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
     WAITING_LIMITS,
     check,
     estimate,
+    is_too_long_to_screen,
     rank,
     screen,
     screened_cases,
@@ -106,7 +107,8 @@ class Evaluation:
         built = await self._built(prepared)
         if not isinstance(built, Built):
             return built
-        n_executors = min(len(self._plans), N_LOOKS)
+        is_known = self._candidate.id in self._by.passed_gpu or self._is_long()
+        n_executors = 0 if is_known and self._depth == "rank" else min(len(self._plans), N_LOOKS)
         with self._by.platform.cpu.executors.loading_ahead(built.ptx, n_executors):
             await asyncio.sleep(0)  # send the load requests before this loop is blocked
             if refused := audited(self._candidate.text, built, progress):
@@ -114,7 +116,6 @@ class Evaluation:
             if self._depth == "full":
                 self._add_cases_of_code(prepared, built)
             first, failure = self._first_looks(prepared, built), None
-            is_known = self._candidate.id in self._by.passed_gpu
             if not is_known:
                 with progress.stage("executor"):
                     failure = await first_failure(first, progress)
@@ -174,6 +175,13 @@ class Evaluation:
         self._prefetch()
 
     # --- below: checks on executors
+
+    def _is_long(self) -> bool:
+        """Check whether a screen before the GPU's first run would end without an answer. A candidate that is only
+        ranked runs there without one, and the full check has it beside the GPU."""
+        if self._by.gpu_checks is None or self._depth != "rank":
+            return False
+        return any(is_too_long_to_screen(self._by.task, plan, self._by.platform.gpu) for plan in self._plans.values())
 
     def _first_looks(self, prepared: Prepared, built: Built) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate

@@ -20,6 +20,8 @@ FRESH = frozenset(
 IN_PLACE = frozenset(name for name in FRESH if hasattr(torch.ops.aten, f"{name}_"))
 TRAINING_ARGUMENT = {"batch_norm": 5, "instance_norm": 5}
 """Position of the argument for which an operator changes buffers that its schema does not name."""
+RUNNING_MEAN_ARGUMENT = 3
+"""Position of their running mean. Without one they change nothing: they use the statistics of the batch."""
 
 
 def without_in_place(exported: Any) -> bool:
@@ -51,7 +53,7 @@ def _name(node: Any) -> str:
 
 def _changes_buffers(node: Any) -> bool:
     position = TRAINING_ARGUMENT.get(_name(node))
-    return position is not None and bool(node.args[position])
+    return position is not None and bool(node.args[position]) and node.args[RUNNING_MEAN_ARGUMENT] is not None
 
 
 def _is_replaceable(node: Any, order: dict[Any, int]) -> bool:

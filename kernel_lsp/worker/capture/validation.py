@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from ..hide_cuda import without_cuda
+from ..threads import threads_for
 from .backward import BackwardProgram
 from .captured import Captured
 from .program import OWNER, eagerly, quiet, user_outputs
@@ -64,7 +65,8 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
         if max([1, *(torch.Size(shape).numel() for shape in shapes)]) > MAX_TRIAL_ELEMENTS:
             continue
         inputs = _trial_inputs(captured, shapes, sizes)
-        with torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
+        named = {str(position): shape for position, shape in enumerate(shapes)}
+        with threads_for(named), torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
             # The code may refuse these sizes with any exception: the larger trial, or none, decides then.
             with torch.no_grad():
                 expected = run_original(captured, inputs)

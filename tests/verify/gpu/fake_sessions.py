@@ -12,6 +12,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session import start as session_start
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.operation import OperationTimer
@@ -62,9 +63,9 @@ def settings(folder: Path, device: str = "auto") -> Settings:
     return Settings(device=device, cache_directory=folder / "cache")
 
 
-async def verdict(folder: Path, text: str = TEXT) -> Verdict:
+async def verdict(folder: Path, text: str = TEXT, depth: Depth = "full") -> Verdict:
     """Return the outcomes of a whole session with one candidate."""
     async with Session(settings(folder)) as own:
         source = read_target("task.py::affine", folder)
         verifier = await own.verifier(source, await own.capture(source, with_backward=False))
-        return await verifier.verify(Candidate(text=text, origin=Origin(proposer="user")), "full")
+        return await verifier.verify(Candidate(text=text, origin=Origin(proposer="user")), depth)

@@ -67,3 +67,15 @@ async def test_a_small_case_that_the_screen_cuts_short_passes_when_it_ends_later
     found = await verdict(tmp_path, serial)
     assert isinstance(found.outcome, Correct)
     assert not any("not screened" in note for note in found.notes)
+
+
+async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_beside_its_full_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "executor" in (await verdict(tmp_path, depth="rank")).stages_s
+    monkeypatch.setattr(executor_checks, "MAX_SCREENED_OPERATIONS", -1)
+    ranked = await verdict(tmp_path, depth="rank")
+    assert isinstance(ranked.outcome, Correct)
+    assert "executor" not in ranked.stages_s
+    found = await verdict(tmp_path, with_loop("volatile int go_on = 1; while (go_on) {}"))
+    assert isinstance(found.outcome, Rejected)
