@@ -183,7 +183,7 @@ class OperationTimer:
             return CandidateBroke(ours.message)
         extra: list[Subject] = []
         racing = self._baselines.ranking_subjects(job) if operation.is_ranking else []
-        if not racing and self._noise.needs_self_pair(ours):
+        if not operation.is_ranking and self._noise.needs_self_pair(ours):
             again = await self._prepare(worker, operation, AGAIN, number, beside=ours)
             if isinstance(again, SubjectFailed):
                 return CandidateBroke(again.message)

@@ -570,6 +570,7 @@ async def test_a_ranked_candidate_takes_few_rounds_beside_one_baseline_that_has_
         ranked = replace(operation("a", N_ELEMENTS), is_ranking=True)
         full = await it.timer.time_operation(it.worker, ranked, patience_s=PATIENCE_S)
         short = await it.timer.time_operation(it.worker, ranked)
+        assert not any("ours-again" in line for line in it.log()), "a ranking claims nothing"
     assert isinstance(full, Timed)
     assert isinstance(short, Timed)
     assert short.comparison.ours.n_samples * 2 <= full.comparison.ours.n_samples
