@@ -1,21 +1,29 @@
-"""Measure what `kernel-lsp record` costs a program: `python benchmarks/record_overhead.py [--pairs 7]`.
+"""Measure what `kernel-lsp record` costs a program: `python benchmarks/record_overhead.py [--device cuda] [--pairs 7]`.
 
-Each workload runs in pairs, with and without the recorder, in alternating order. It prints the CPU seconds
-of its loop: the import of torch is not in it, and other work on the machine counts less. One JSON line per
-workload: both medians and their ratio.
+Each workload runs in pairs, with and without the recorder, in alternating order and in one process: two processes
+differ by more than the recorder costs. Times are of the workload's loop, its first step included: wall-clock on a GPU,
+CPU seconds elsewhere, so that other work on the machine counts less. Prints one JSON line per workload.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import torch
+
+import kernel_lsp
+
+INJECTED = Path(kernel_lsp.__file__).parent / "record" / "injected"
 MODEL = """
 import torch
 from torch import nn
@@ -55,79 +63,111 @@ class Net(nn.Module):
             x = block(x)
         return self.head(x)
 """
-START = "import time\nimport torch\nfrom model import Net, rms_norm\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"
-WORKLOADS = {
-    "training": """
-net = Net()
-optimizer = torch.optim.SGD(net.parameters(), 0.01)
-for step in range(65):
-    if step == 5:
-        began = time.process_time()
-    tokens = torch.randint(0, 1000, (4, 64))
-    loss = torch.nn.functional.cross_entropy(net(tokens).flatten(0, 1), tokens.flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-""",
-    "inference": """
-net = Net().eval()
-with torch.inference_mode():
-    for step in range(310):
-        if step == 10:
-            began = time.process_time()
-        net(torch.randint(0, 1000, (1, 64)))
-""",
-    "small calls": """
-x, weight = torch.randn(16, 64), torch.ones(64)
-for step in range(41_000):
-    if step == 1_000:
-        began = time.process_time()
-    rms_norm(x, weight)
-""",
+
+
+Clock = Callable[[], float]
+
+
+def training(n_steps: int, model: Any, device: str, clock: Clock) -> float:
+    """Train for some steps; return the seconds they take."""
+    net = model.Net(512 if device == "cuda" else 128).to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, fused=True)
+    tokens = torch.randint(0, 1000, (8, 256) if device == "cuda" else (4, 64), device=device)
+    began = clock()
+    for _ in range(n_steps):
+        loss = torch.nn.functional.cross_entropy(net(tokens).flatten(0, 1), tokens.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return clock() - began
+
+
+def inference(model: Any, device: str, clock: Clock) -> float:
+    """Call a module 400 times."""
+    net = model.Net().to(device).eval()
+    tokens = torch.randint(0, 1000, (1, 64), device=device)
+    with torch.inference_mode():
+        began = clock()
+        for _ in range(400):
+            net(tokens)
+        return clock() - began
+
+
+def small_calls(model: Any, device: str, clock: Clock) -> float:
+    """Call a function of five operators 20,000 times."""
+    x, weight = torch.randn(16, 64, device=device), torch.ones(64, device=device)
+    began = clock()
+    for _ in range(20_000):
+        model.rms_norm(x, weight)
+    return clock() - began
+
+
+WORKLOADS: dict[str, Callable[[Any, str, Clock], float]] = {
+    "40 training steps": partial(training, 40),
+    "300 training steps": partial(training, 300),
+    "400 inference calls": inference,
+    "20,000 small calls": small_calls,
 }
-END = "print(time.process_time() - began)\n"
-DEADLINE_S = 300.0
 
 
 def main() -> None:
     """Print one line per workload."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=7)
-    n_pairs = parser.parse_args().pairs
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    sys.path[:0] = [str(INJECTED)]
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "pyproject.toml").touch()
         Path(folder, "model.py").write_text(MODEL)
-        for name, text in WORKLOADS.items():
-            Path(folder, "program.py").write_text(START + text + END)
-            print(json.dumps({"workload": name, **measure(Path(folder), n_pairs)}), flush=True)
+        sys.path[:0] = [folder]
+        for name in asked.workload or WORKLOADS:
+            print(json.dumps({"workload": name, **measure(name, folder, asked.device, asked.pairs)}), flush=True)
 
 
-def measure(folder: Path, n_pairs: int) -> dict[str, float]:
-    """Return the medians of `program.py` and their ratio."""
-    times: dict[bool, list[float]] = {False: [], True: []}
-    for pair in range(n_pairs):
-        for is_recorded in (False, True) if pair % 2 else (True, False):
-            times[is_recorded].append(run(folder, is_recorded))
-    plain, recorded = statistics.median(times[False]), statistics.median(times[True])
-    ratios = sorted(b / a for a, b in zip(times[False], times[True], strict=True))
+def measure(name: str, folder: str, device: str, n_pairs: int) -> dict[str, Any]:
+    """Return the medians of a workload's times, and of the ratios of its pairs; the first pair is a warm-up."""
+    times: list[dict[bool, float]] = []
+    for pair in range(n_pairs + 1):
+        order = (False, True) if pair % 2 else (True, False)
+        times.append({is_recorded: run(name, folder, device, is_recorded) for is_recorded in order})
+    ratios = [pair[True] / pair[False] for pair in times[1:]]
     return {
-        "plain_s": round(plain, 4),
-        "recorded_s": round(recorded, 4),
-        "ratio_of_medians": round(recorded / plain, 4),
+        "plain_s": round(statistics.median(pair[False] for pair in times[1:]), 4),
+        "recorded_s": round(statistics.median(pair[True] for pair in times[1:]), 4),
         "median_of_ratios": round(statistics.median(ratios), 4),
-        "n_pairs": n_pairs,
+        "ratios": [round(ratio, 3) for ratio in ratios],
     }
 
 
-def run(folder: Path, is_recorded: bool) -> float:
-    """Return the CPU seconds that the program reports."""
-    recorder = [sys.executable, "-m", "kernel_lsp", "record", "--"] if is_recorded else []
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*recorder, sys.executable, "program.py"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=True
-    )
-    return float(done.stdout)
+def run(name: str, folder: str, device: str, is_recorded: bool) -> float:
+    """Run a workload once, on a model imported anew, as the recorder wraps what is imported."""
+    sys.modules.pop("model", None)
+    recorder = start(folder) if is_recorded else None
+    try:
+        torch.manual_seed(0)
+        return WORKLOADS[name](
+            importlib.import_module("model"), device, wall_clock if device == "cuda" else time.process_time
+        )
+    finally:
+        if recorder is not None:
+            recorder.finish()
+            assert not recorder.error, recorder.error
+
+
+def start(folder: str) -> Any:
+    """Start a recorder as `sitecustomize` does, in a process that has imported torch."""
+    found = importlib.import_module("_kernel_lsp_recorder")
+    recorder = found.Recorder(folder, folder, 0)
+    sys.meta_path.insert(0, found.Finder(recorder))
+    recorder.install(torch)
+    return recorder
+
+
+def wall_clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@ unit's rate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -81,6 +82,12 @@ def graph_floor(
         return Floor(time_us, f"{n_operations / GIGA:.3g} GFLOP at {rate / TERA:.3g} TFLOP/s")
     bandwidth = f"{gpu.bandwidth / TERA:.3g} TB/s ({gpu.bandwidth_kind})"
     return Floor(time_us, f"{n_bytes / MEGA:.3g} MB at {bandwidth}")
+
+
+def added_bases(bases: Sequence[str]) -> str:
+    """Name the limits of several floors that add up, each of them once."""
+    counts = Counter(bases)
+    return " + ".join(basis if n == 1 else f"{n} x ({basis})" for basis, n in counts.items())
 
 
 def graph_bytes(graph: Graph, sizes: Mapping[str, int]) -> int:

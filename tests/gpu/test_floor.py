@@ -8,7 +8,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import TensorType
-from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, graph_bytes, graph_floor, shown_floor
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US, added_bases, graph_bytes, graph_floor, shown_floor
 from kernel_lsp.gpu.specs import find_gpu
 from tests.gpu.graphs import graph, node, tensor_type
 
@@ -91,3 +91,8 @@ def test_products_of_f32_may_be_three_of_tf32(gpu: str, rate: float) -> None:
     assert graph_floor(product, {}, find_gpu(gpu), n_operations).time_us == pytest.approx(
         n_operations / rate * 1e6, rel=0.01
     )
+
+
+def test_a_limit_of_forward_and_backward_is_named_once() -> None:
+    assert added_bases(["8 MB", "8 MB", "16 MB"]) == "2 x (8 MB) + 16 MB"
+    assert added_bases(["8 MB"]) == "8 MB"

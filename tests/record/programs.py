@@ -229,3 +229,37 @@ with torch.inference_mode():
 print("done")
 """
 """Calls beyond those that are described one by one: of a function alone, of another shape, inside of a module."""
+ALIKE = """
+import torch
+
+
+def clip(x, low, high=None):
+    return x.clamp(low, high)
+
+
+class Norm(torch.nn.Module):
+    def __init__(self, eps):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x):
+        return x / (x.square().mean(-1, keepdim=True) + self.eps)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = torch.nn.ModuleList([Norm(1e-5), Norm(1e-6), Norm(1e-6)])
+
+    def forward(self, x):
+        for norm in self.norms:
+            x = norm(clip(x, -1.0))
+        return clip(x, 0.0, high=2.0)
+
+
+net = Net().eval()
+with torch.inference_mode():
+    for step in range(400):
+        net(torch.ones(4, 8, dtype=torch.float64 if step % 4 == 3 else torch.float32))
+"""
+"""Calls of one shape that differ in a scalar, a constructor's argument, or their dtype."""

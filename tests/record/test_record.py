@@ -14,6 +14,7 @@ import pytest
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.recorded import read_recording, write_recording
 from tests.record.programs import (
+    ALIKE,
     ENDLESS,
     INFER,
     LONG,
@@ -71,6 +72,33 @@ def test_calls_that_pass_without_a_description_are_counted(tmp_path: Path) -> No
     shapes = dict(ran.configurations("model.py::rms_norm"))
     assert (shapes["x=f32[8, 4], weight=f32[4]"], shapes["x=f32[2, 4], weight=f32[4]"]) == (3000, 700)
     assert ran.recording.n_steps == 3700 + 300
+
+
+def test_calls_of_one_shape_are_told_apart_however_many_there_are(tmp_path: Path) -> None:
+    ran = run(workspace(tmp_path, alike=ALIKE), *PYTHON, "alike.py")
+    assert sorted(ran.configurations("alike.py::clip")) == [
+        ("x=f32[4, 8], low=-1.0", 900),
+        ("x=f32[4, 8], low=0.0, high=2.0", 300),
+        ("x=f64[4, 8], low=-1.0", 300),
+        ("x=f64[4, 8], low=0.0, high=2.0", 100),
+    ]
+    assert ran.recording is not None
+    norms = ran.recording.targets["alike.py::Norm"].configurations
+    assert sorted((norm.init, norm.inputs, norm.n_calls) for norm in norms) == [
+        ("eps=1e-05", "x=f32[4, 8]", 300),
+        ("eps=1e-05", "x=f64[4, 8]", 100),
+        ("eps=1e-06", "x=f32[4, 8]", 600),
+        ("eps=1e-06", "x=f64[4, 8]", 200),
+    ]
+
+
+@pytest.mark.parametrize("definition", ["def late(x): return x + 1", "if True:\n    def late(x): return x + 1"])
+def test_a_function_that_the_script_defines_after_its_first_step_is_recorded(tmp_path: Path, definition: str) -> None:
+    text = (
+        f"import torch\nfrom model import Scale\nx = torch.ones(4)\nscale = Scale()\nscale(x), scale(x)\n{definition}\n"
+    )
+    ran = run(workspace(tmp_path, late=text + "for _ in range(9):\n    late(scale(x))\n"), *PYTHON, "late.py")
+    assert ran.configurations("late.py::late")[0][0] == "x=f32[4]"
 
 
 def test_pytest_is_recorded_and_its_status_kept(tmp_path: Path) -> None:

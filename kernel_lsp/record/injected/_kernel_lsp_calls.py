@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import os
 import sys
 import time
 import types
-from typing import Any
 
 N_FIRST_SAMPLES = 4
 SAMPLE_PERIODS = ((16, 4), (512, 16), (1 << 62, 128))
@@ -21,7 +21,13 @@ MAX_SPANS = 4_000
 """Maximum timed calls of one step."""
 N_RANGES = 4
 """Calls of one configuration whose integer tensors are read for their range."""
+MAX_CONFIGURATIONS = 16
+"""Maximum configurations kept per target; calls of further ones are counted together."""
+MAX_SIGNATURES = 128
+"""Maximum signatures kept per target: several may be of one configuration, with arguments by place and by name."""
 SCALARS = (bool, int, float)
+NAMED_KINDS = frozenset((*SCALARS, str))
+"""Kinds of arguments whose value is part of a signature; of others it is the kind."""
 DTYPES = {
     "float64": "f64",
     "float32": "f32",
@@ -46,24 +52,18 @@ class Target:
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self.names = tuple(p.name for p in parameters if p.kind in positional)
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        self.n_others = self.n_misses = 0
-        self.configurations = {}
-        self.last = None
-        self.last_seen = None
-        self.known = None
-        """The last configuration, once calls like it are counted without a description."""
+        self.n_misses = 0
+        self.others, self.configurations = Others(), {}
+        self.seen = {}
+        """The configuration of each signature; calls with one of these are counted without a description."""
         self.is_active = False
 
     @property
     def n_calls(self):
-        return self.n_others + sum(configuration.n_calls for configuration in self.configurations.values())
+        return self.others.n_calls + sum(configuration.n_calls for configuration in self.configurations.values())
 
-    def forget(self, configuration):
-        """Take back a call that raised: its inputs may be none that the target can be called with."""
-        if configuration is None:
-            self.n_others -= 1
-        else:
-            configuration.n_calls -= 1
+    def has_room(self):
+        return len(self.configurations) < MAX_CONFIGURATIONS and len(self.seen) < MAX_SIGNATURES
 
     def as_json(self, totals, is_last):
         forward_s, backward_s = totals.targets.get(self.key, (0.0, 0.0))
@@ -72,11 +72,18 @@ class Target:
         return {
             "is_module": self.is_module,
             "n_calls": self.n_calls,
-            "n_calls_of_others": self.n_others,
+            "n_calls_of_others": self.others.n_calls,
             "forward_s": forward_s * per_step,
             "backward_s": backward_s * per_step,
             "configurations": [configuration.as_json(is_last) for configuration in found],
         }
+
+
+class Others:
+    """Calls beyond the configurations that are kept."""
+
+    def __init__(self):
+        self.n_calls = 0
 
 
 class Configuration:
@@ -84,8 +91,6 @@ class Configuration:
 
     def __init__(self, target, init, training, grad, entries):
         self.init, self.grad, self.n_calls = init, grad, 0
-        self.kind = self.shape = None
-        self.training = training
         self.mode = "" if training is None else ("training" if training else "eval")
         self.items, self.opaque, self.layouts, self.ranges = {}, [], {}, {}
         for entry in entries:
@@ -222,21 +227,41 @@ def is_wrapper(function):
     return function.__code__.co_filename == __file__
 
 
-def wrapped(function, target, call, gate, compiling):
+def signature(tensor_types, mode, args, kwargs):
+    """Return what a configuration depends on, as a key that takes about a microsecond; None for a sparse tensor."""
+    parts = [*mode]
+    try:
+        for value in args if not kwargs else itertools.chain(args, kwargs, kwargs.values()):
+            kind = type(value)
+            if kind in tensor_types:
+                parts += (value.shape, value.dtype, value.is_contiguous() or value.stride())
+                if mode[0]:
+                    parts.append(value.requires_grad)
+            else:
+                parts.append(kind)
+                if kind in NAMED_KINDS:
+                    parts.append(value)
+    except RuntimeError:
+        return None
+    return tuple(parts)
+
+
+def wrapped(function, target, recorder):
     """Return a function that calls through the recorder. Its globals are the original's, for `torch.jit.script`.
 
-    While the gate is open, a call like the last one is counted alone: functions take 20 us on a CPU.
+    While the gate is open, a call of a known signature is counted alone: functions take 20 us on a CPU.
     """
+    call, gate, compiling, seen = recorder.call, recorder.gate, recorder.compiling, target.seen
+    types_, signature_, grad = recorder.tensor_types, signature, recorder.torch.is_grad_enabled
 
     def wrapper(*args, **kwargs):
         if compiling():
             return function(*args, **kwargs)
-        known = target.known
-        if known is not None and gate[0] > 0:
-            first: Any = args[0] if args else next(iter(kwargs.values()), None)
-            if type(first) is known.kind and first.shape == known.shape:
+        if gate[0] > 0:
+            found = seen.get(signature_(types_, (grad(),), args, kwargs))
+            if found is not None:
                 gate[0] -= 1
-                known.n_calls += 1
+                found.n_calls += 1
                 return function(*args, **kwargs)
         return call(target, None, function, args, kwargs)
 
@@ -245,18 +270,20 @@ def wrapped(function, target, call, gate, compiling):
     return functools.update_wrapper(made, function)
 
 
-def wrapped_module(kind, base, target, call, gate, compiling):
+def wrapped_module(kind, target, recorder):
     """Return the `__call__` of a module class that calls through the recorder."""
+    base = recorder.torch.nn.Module
+    call, gate, compiling, seen = recorder.call, recorder.gate, recorder.compiling, target.seen
+    types_, signature_, mode = recorder.tensor_types, signature, recorder.mode
 
     def __call__(self, *args, **kwargs):
         if compiling() or type(self) is not kind:
             return base.__call__(self, *args, **kwargs)
-        known = target.known
-        if known is not None and gate[0] > 0 and self.training is known.training:
-            first: Any = args[0] if args else next(iter(kwargs.values()), None)
-            if type(first) is known.kind and first.shape == known.shape:
+        if gate[0] > 0:
+            found = seen.get(signature_(types_, mode(self), args, kwargs))
+            if found is not None:
                 gate[0] -= 1
-                known.n_calls += 1
+                found.n_calls += 1
                 return base.__call__(self, *args, **kwargs)
         return call(target, self, functools.partial(base.__call__, self), args, kwargs)
 

@@ -29,18 +29,16 @@ from _kernel_lsp_calls import (
     has_compiled,
     init_of,
     is_own_function,
+    signature,
     untimed_after,
     weight_of,
     wrapped,
     wrapped_module,
 )
+from _kernel_lsp_main import watch_main
 
 VARIABLE = "_KERNEL_LSP_RECORD"
 """Environment variable with the request: a JSON object of `root`, `parts` and `steps`."""
-MAX_CONFIGURATIONS = 16
-"""Maximum configurations kept per target; calls of further ones are counted together."""
-N_DESCRIBED = 64
-"""Calls of a target that are described in full; later ones only where the first shape or the mode differs."""
 UNLIMITED = 1 << 60
 MAX_MISSES = 100
 """Calls without a tensor after which a function that never had one is left alone."""
@@ -48,8 +46,6 @@ MAX_PENDING = 64
 """Maximum timed steps whose CUDA events are yet to be read."""
 FLUSH_S = 2.0
 """Seconds between writes of the part, so that a killed program keeps what was recorded."""
-MAX_PROFILED_S = 5.0
-"""Seconds after the import of torch in which a profile function looks for the main script's functions."""
 SKIPPED_FOLDERS = frozenset(("site-packages", "dist-packages", "node_modules", "build", "dist", "kernels"))
 
 
@@ -127,9 +123,10 @@ class Recorder:
         self.torch, self.has_torch, self.thread = torch, True, threading.get_ident()
         compiler = getattr(torch, "compiler", None)
         self.compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
+        self.grad_enabled = torch.is_grad_enabled
         functorch = getattr(torch._C, "_functorch", None)
         self.in_transform = getattr(functorch, "peek_interpreter_stack", None) or (lambda: None)
-        self.tensor_types = (torch.Tensor, torch.nn.Parameter)
+        self.tensor_types = frozenset((torch.Tensor, torch.nn.Parameter))
         self.dtypes = {getattr(torch, name): name for name in DTYPES}
         self._watch_modules(torch.nn.Module)
         register = getattr(sys.modules.get("torch.optim.optimizer"), "register_optimizer_step_post_hook", None)
@@ -140,8 +137,7 @@ class Recorder:
                 self.wrap_functions(module)
         self.guarded(self.write, False)
         atexit.register(self.finish)  # before what torch itself does at the end
-        if sys.getprofile() is None:
-            self._look_for_main()
+        watch_main(self)
 
     def _watch_modules(self, base):
         original, recorder, compiling = base.__init__, self, self.compiling
@@ -165,7 +161,7 @@ class Recorder:
         kind = type(module)
         if kind not in self.classes:
             self.classes[kind] = self._wrap_class(kind)
-        self._scan_main()
+        self.scan_main()
         if self.classes[kind] is None:
             return
         outermost = None
@@ -182,7 +178,7 @@ class Recorder:
             return None
         target = self.target(file, kind.__qualname__, kind.forward, True)
 
-        __call__ = wrapped_module(kind, base, target, self.call, self.gate, self.compiling)
+        __call__ = wrapped_module(kind, target, self)
         kind.__call__ = __call__
 
         def restore():
@@ -203,7 +199,7 @@ class Recorder:
 
     def _wrap_function(self, file, name, function):
         target = self.target(file, name, function, False)
-        wrapper = wrapped(function, target, self.call, self.gate, self.compiling)
+        wrapper = wrapped(function, target, self)
         for holder in self._own_modules():
             for key in [key for key, value in list(vars(holder).items()) if value is function]:
                 vars(holder)[key] = wrapper
@@ -231,29 +227,12 @@ class Recorder:
         """List the loaded modules of the workspace."""
         return [m for m in list(sys.modules.values()) if self.symbol_file(getattr(m, "__file__", None))]
 
-    def _scan_main(self):
+    def scan_main(self):
+        """Wrap the functions that the main script has defined since it was last looked at."""
         main = sys.modules.get("__main__")
         if main is not None and len(vars(main)) != self.n_main:
             self.wrap_functions(main)
             self.n_main = len(vars(main))
-
-    def _look_for_main(self):
-        """Wrap the main script's functions as soon as it has defined them: it still runs, so no import ends it."""
-        deadline, main = time.perf_counter() + MAX_PROFILED_S, vars(sys.modules["__main__"])
-        counter = itertools.count(1)
-
-        def profile(_frame, _event, _argument):
-            if len(main) != self.n_main:
-                self.guarded(self._scan_main)
-            if not self.is_on or self.n_steps > 2 or (next(counter) % 256 == 0 and time.perf_counter() > deadline):
-                sys.setprofile(None)
-
-        def stop():
-            if sys.getprofile() is profile:
-                sys.setprofile(None)
-
-        sys.setprofile(profile)
-        self.undo.append(stop)
 
     # --- calls
 
@@ -288,10 +267,11 @@ class Recorder:
             return run(*args, **kwargs)
         if not self.depth and not self.has_optimizer:
             self._close_gate()
-        tensors = self.guarded(self._enter, target, owner, args, kwargs)
-        if tensors is None:
+        found = self.guarded(self._enter, target, owner, args, kwargs)
+        if found is None:
             return run(*args, **kwargs)
-        sample, configuration = self.sample, target.last
+        counted, tensors = found
+        sample = self.sample
         self.depth += 1
         if self.depth == 1:
             self._open_gate()
@@ -308,88 +288,86 @@ class Recorder:
             self.guarded(self._follow, sample, target, tensors, output)
             return output
         except Exception:
-            self.guarded(target.forget, configuration)
+            counted.n_calls -= 1  # its inputs may be none that the target can be called with
             raise
         finally:
             self.depth -= 1
             if not self.depth:
                 self._open_gate()
 
+    def mode(self, owner):
+        """Return what a signature holds beside arguments: whether autograd records, a module's mode and `init`."""
+        if owner is None:
+            return (self.grad_enabled(),)
+        init = self.inits.get(id(owner))
+        return self.grad_enabled(), owner.training, None if init is None else init[0]
+
     def _enter(self, target, owner, args, kwargs):
-        """Count a call; return its tensors, and None for a call that is not recorded."""
-        first: Any = args[0] if args else next(iter(kwargs.values()), None)
-        is_tensor = type(first) in self.tensor_types
-        seen = (first.shape if is_tensor else None, owner.training if owner is not None else None)
-        is_known = is_tensor and seen == target.last_seen and target.n_calls > N_DESCRIBED
-        if self.sample is None and is_known:
-            tensors = ()
-        else:
-            tensors = self._describe(target, owner, args, kwargs)
-            if tensors is None:
-                return None
-            target.last_seen = seen
+        """Count a call; return what counts it, and its tensors. None for a call that is not recorded."""
+        tensors = [value for value in (*args, *kwargs.values()) if self._is_tensor(value)]
+        if not tensors:
+            target.n_misses += not target.n_calls
+            return None
+        if self.torch.jit.is_tracing() or self.in_transform() is not None:
+            return None
+        key = signature(self.tensor_types, self.mode(owner), args, kwargs)
+        found = target.seen.get(key)
+        if found is None:
+            found = self._describe(target, owner, args, kwargs) if target.has_room() else target.others
+            if key is not None and target.has_room():
+                target.seen[key] = found
+        if found is not target.others and found.n_calls < N_RANGES:
+            for name, value in itertools.chain(zip(target.names, args), kwargs.items()):
+                self._read_range(found, name, value)
+        if tensors[0].is_cuda != self.on_cuda:
+            self.on_cuda = not self.on_cuda
+            self.device = self.torch.cuda.get_device_name() if self.on_cuda else "cpu"
         self.has_nested = self.has_nested or self.depth > 0
         if self.depth == 0 and not self.has_optimizer:
             self._boundary(is_new=target.n_calls < 2)
             if not self.is_on:
                 return None
-            if self.sample is not None and not tensors:
-                tensors = self._describe(target, owner, args, kwargs)
-        if target.last is not None:
-            target.last.n_calls += 1
-            target.last.kind, target.last.shape = type(first), seen[0]
-        else:
-            target.n_others += 1
-        target.known = target.last if is_known else None
-        return tensors
+        found.n_calls += 1
+        return found, tensors
 
     def _describe(self, target, owner, args, kwargs):
-        if self.torch.jit.is_tracing() or self.in_transform() is not None:
-            return None
-        tensors: dict[str, Any] = {}
-        entries = []
-        for name, value in itertools.chain(zip(target.names, args), kwargs.items()):
-            entries.append(self._entry(name, value, tensors))
+        """Return the configuration of a call, which other signatures may have, too."""
+        entries = [self._entry(*pair) for pair in itertools.chain(zip(target.names, args), kwargs.items())]
         entries += [("*", "varargs", None)] if len(args) > len(target.names) else []
-        if not tensors:
-            target.n_misses += not target.n_calls
-            return None
-        self._find(target, owner, tuple(entries), any(tensor.requires_grad for tensor in tensors.values()))
-        for name, tensor in tensors.items() if target.last is not None else ():
-            self._read_range(target.last, name, tensor)
-        if next(iter(tensors.values())).is_cuda != self.on_cuda:
-            self.on_cuda = not self.on_cuda
-            self.device = self.torch.cuda.get_device_name() if self.on_cuda else "cpu"
-        return list(tensors.values())
+        init = self.inits.get(id(owner)) if owner is not None else None
+        training = owner.training if owner is not None else None
+        grad = self.grad_enabled()
+        requires_grad = any(getattr(value, "requires_grad", False) for value in (*args, *kwargs.values()))
+        key = (None if init is None else init[0], training, grad, requires_grad, tuple(entries))
+        found = target.configurations.get(key)
+        if found is None:
+            if owner is not None and grad and not requires_grad:
+                requires_grad = any(parameter.requires_grad for parameter in owner.parameters())
+            found = target.configurations[key] = Configuration(target, init, training, grad and requires_grad, entries)
+        return found
 
-    def _entry(self, name, value, tensors):
+    def _is_tensor(self, value):
+        """Return True for a tensor that a pragma can state."""
+        return type(value) in self.tensor_types and value.layout is self.torch.strided and value.dtype in self.dtypes
+
+    def _entry(self, name, value):
         kind = type(value)
-        if kind in self.tensor_types and value.layout is self.torch.strided and value.dtype in self.dtypes:
-            tensors[name] = value
+        if self._is_tensor(value):
             stride = None if value.is_contiguous() else tuple(value.stride())
             return (name, "tensor", (self.dtypes[value.dtype], tuple(value.shape)), stride)
         return (name, kind, value if kind in (*SCALARS, str, type(None)) else None)
 
-    def _find(self, target, owner, entries, requires_grad):
-        """Make the configuration of these entries the target's last one; None beyond so many."""
-        init = self.inits.get(id(owner)) if owner is not None else None
-        training = owner.training if owner is not None else None
-        grad = self.torch.is_grad_enabled()
-        key = (None if init is None else init[0], training, grad, requires_grad, entries)
-        found = target.configurations.get(key)
-        if found is None and len(target.configurations) < MAX_CONFIGURATIONS:
-            if owner is not None and grad and not requires_grad:
-                requires_grad = any(parameter.requires_grad for parameter in owner.parameters())
-            found = Configuration(target, init, training, grad and requires_grad, entries)
-            target.configurations[key] = found
-        target.last = found
-
-    def _read_range(self, configuration, name, tensor):
-        is_index = not tensor.is_floating_point() and tensor.dtype is not self.torch.bool
-        if tensor.is_cuda and self.torch.cuda.is_current_stream_capturing():
+    def _read_range(self, configuration, name, value):
+        if (
+            not self._is_tensor(value)
+            or value.is_floating_point()
+            or value.dtype is self.torch.bool
+            or not value.numel()
+        ):
             return
-        if is_index and tensor.numel() and configuration.n_calls < N_RANGES:
-            configuration.ranges.setdefault(name, []).append(tuple(self.torch.aminmax(tensor.detach())))
+        if value.is_cuda and self.torch.cuda.is_current_stream_capturing():
+            return
+        configuration.ranges.setdefault(name, []).append(tuple(self.torch.aminmax(value.detach())))
 
     def _follow(self, sample, target, tensors, output):
         while isinstance(output, (tuple, list)) and output:
@@ -419,6 +397,7 @@ class Recorder:
         if self.steps and self.n_steps >= self.steps:
             return self.finish()
         self.n_steps += 1
+        self.scan_main()
         weight = 1 if is_new else weight_of(self.n_steps)
         if weight:
             self.sample = Sample(self.torch, self.on_cuda, weight)

@@ -32,6 +32,7 @@ from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation
+from kernel_lsp.gpu.floor import added_bases
 from kernel_lsp.gpu.launch import SECTOR_BYTES
 from kernel_lsp.gpu.occupancy import occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
@@ -282,7 +283,7 @@ class _Profiled:
             shapes=shapes,
             time_us=total_us,
             floor_us=floor_us,
-            floor_basis=" + ".join(floor.basis for floor in floors),
+            floor_basis=added_bases([floor.basis for floor in floors]),
             kernels=kernels,
             advice=advise(kernels, total_us, floor_us),
             tools=tuple(tools),
