@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from typing import Any
 
 TOOLS = (4, 3)
 """Numbers of `sys.monitoring` that no kind of tool has by convention."""
@@ -29,7 +30,7 @@ def watch_main(recorder):
 
 def _code_of(main):
     """Return the code of the main script, which runs below us; None where it does not."""
-    frame = sys._getframe()
+    frame: Any = sys._getframe()
     while frame is not None and not (frame.f_globals is main and frame.f_code.co_name == "<module>"):
         frame = frame.f_back
     return None if frame is None else frame.f_code
