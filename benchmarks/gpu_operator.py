@@ -395,11 +395,11 @@ def check_worker_commands(operator: Operator) -> str:
     bound_path = operator.path.with_name(f"{operator.name}.operations.json")
     if not bound_path.exists():
         raise Skip(f"no {bound_path.name}")
-    gpu = load_worker("gpu.commands")
+    gpu = load_worker("gpu.check")
     operations = json.loads(bound_path.read_text())
     kernels = sorted({step["kernel"] for op in operations.values() for step in op["steps"] if step["kind"] == "launch"})
     request = {"candidate": "c", "device": 0, "kernels": kernels, "file_name": f"{operator.name}.cu"}
-    loaded = gpu.COMMANDS["load"]({**request, "text": operator.path.with_suffix(".cu").read_text()})
+    loaded = load_worker("gpu.run").handle_load({**request, "text": operator.path.with_suffix(".cu").read_text()})
     assert loaded["loaded"], loaded["log"]
     details = []
     with tempfile.TemporaryDirectory() as folder:
@@ -663,7 +663,7 @@ def run_in_worker(gpu: ModuleType, operator: Operator, operation: dict[str, Any]
     outputs = {t["name"]: str(folder / t["name"]) for t in operation["tensors"] if t["role"] == "output"}
     request = {"candidate": "c", "operation": operation, "inputs": entries}
     again = {name: f"{path}.again" for name, path in outputs.items()}
-    ran = gpu.COMMANDS["check"]({**request, "case": "c", "outputs": outputs, "again": again})
+    ran = gpu.handle_check({**request, "case": "c", "outputs": outputs, "again": again})
     assert ran["status"] == "ran", ran
     assert not ran["changed_inputs"], ran
     assert not ran["overrun"], ran

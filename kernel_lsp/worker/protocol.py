@@ -27,12 +27,12 @@ COMMANDS = {
     "open_context": ("gpu.context_ahead", "open_context"),
     "prepare_capture": ("capture.capture", "prepare_capture"),
     "capture": ("capture.capture", "capture"),
-    "try_inputs": ("tasks.trial", "try_inputs"),
+    "try_inputs": ("tasks", "try_inputs"),
     "make_cases": ("cases.cases", "make_cases"),
     "run_library": ("library", "run_library"),
-    "profile_trace": ("profile.trace", "profile_trace"),
-    "examine_task": ("tasks.filters", "examine_task"),
-    "count_configurations": ("tasks.filters", "count_configurations"),
+    "profile_trace": ("timing.baseline", "profile_trace"),
+    "examine_task": ("tasks", "examine_task"),
+    "count_configurations": ("tasks", "count_configurations"),
     "crawl_operators": ("synthesis.crawl", "crawl_operators"),
     "draw_task": ("synthesis.compose", "draw_task"),
     "trace_task": ("synthesis.trace", "trace_task"),
@@ -52,8 +52,14 @@ COMMANDS = {
     "prepare_foreign": ("foreign.run", "prepare_foreign"),
     "write_timed": ("foreign.run", "write_timed"),
     "burst": ("foreign.run", "burst"),
+    "open_device": ("gpu.device", "open_device"),
+    "warm_up": ("gpu.check", "warm_up"),
+    "load": ("gpu.run", "handle_load"),
+    "unload": ("gpu.check", "handle_unload"),
+    "check": ("gpu.check", "handle_check"),
+    "recheck": ("gpu.check", "handle_recheck"),
 }
-"""Command -> (module, function). Other commands belong to `gpu`, whose table is `gpu.commands.COMMANDS`."""
+"""Command -> (module, function)."""
 RENEW = "renew"
 DRIVER = "libcuda.so.1"
 
@@ -92,13 +98,10 @@ def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 def _import(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
     need_torch()
-    if command in COMMANDS:
-        module, function = COMMANDS[command]
-        return getattr(importlib.import_module(f".{module}", __package__), function)
-    table = importlib.import_module(".gpu.commands", __package__).COMMANDS
-    if command not in table:
+    if command not in COMMANDS:
         raise Failure(f"the worker has no command '{command}'")
-    return table[command]
+    module, function = COMMANDS[command]
+    return getattr(importlib.import_module(f".{module}", __package__), function)
 
 
 def need_torch() -> None:

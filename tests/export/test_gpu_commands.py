@@ -35,13 +35,13 @@ LIBRARY_TEXT = """// kernel-lsp: 1
 // library: aten::mm(a, b) -> (out)
 """
 WORKER = "kernel_lsp.worker"
-PARTS = ("shipped.cuda_runtime", "gpu.run", "gpu.inputs", "gpu.check", "gpu.device")
+PARTS = ("shipped.cuda_runtime", "gpu.run", "gpu.check", "gpu.device")
 TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]}
 
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    return importlib.import_module(f"{WORKER}.gpu.commands")
+    return importlib.import_module(f"{WORKER}.gpu.check")
 
 
 @pytest.fixture
@@ -57,8 +57,7 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(part["shipped.cuda_runtime"], "_driver", fake)
     monkeypatch.setattr(part["gpu.run"], "current_stream", lambda index: 0)
     monkeypatch.setattr(part["gpu.run"], "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(part["gpu.inputs"], "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(part["gpu.inputs"], "_INPUTS", {})
+    monkeypatch.setattr(part["gpu.run"], "_INPUTS", {})
     monkeypatch.setattr(part["gpu.check"], "_SESSIONS", {})
     monkeypatch.setattr(part["gpu.check"], "on_device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(part["gpu.device"], "synchronize", lambda device: None)
@@ -66,7 +65,7 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(part["gpu.device"], "total_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(part["gpu.check"], "load_candidate", lambda *_: candidate(fake, part["gpu.run"]))
     monkeypatch.setattr(part["gpu.device"], "unload_module", lambda module: None)
-    monkeypatch.setitem(gpu.LOADED, "candidate", candidate(fake, part["gpu.run"]))
+    monkeypatch.setitem(part["gpu.run"].LOADED, "candidate", candidate(fake, part["gpu.run"]))
     return fake
 
 
@@ -94,7 +93,7 @@ def run(
     entries = [files.write_tensor(str(folder / name), name, tensor) for name, tensor in inputs.items()]
     request = {"candidate": "candidate", "case": "case", "operation": bound, "inputs": entries}
     outputs, again = {"out": str(folder / "out")}, {"out": str(folder / "again")}
-    return gpu.COMMANDS["check"]({**request, "outputs": outputs, "again": again})
+    return gpu.handle_check({**request, "outputs": outputs, "again": again})
 
 
 def check_ran(files: ModuleType, answer: dict[str, Any], expected: torch.Tensor) -> None:
@@ -131,7 +130,7 @@ def test_inputs_stay_on_a_device_that_has_room_for_them(
     n_reads: int,
 ) -> None:
     driver.kernels["add"] = add
-    inputs, reads = importlib.import_module(f"{WORKER}.gpu.inputs"), []
+    inputs, reads = importlib.import_module(f"{WORKER}.gpu.run"), []
     monkeypatch.setattr(inputs, "LEAST_RUN_BYTES", 0)
     monkeypatch.setattr(importlib.import_module(f"{WORKER}.gpu.device"), "total_bytes", lambda device: total_bytes)
     monkeypatch.setattr(inputs, "read_tensor", lambda *a: reads.append(a[0]["path"]) or files.read_tensor(*a))
@@ -194,9 +193,9 @@ def test_a_fresh_module_must_give_the_same_bytes(
     driver.kernels["add"] = add
     run(gpu, files, tmp_path, scalars={"by": 0.5}, x=torch.randn(10))
     recheck = {"candidate": "candidate", "seed": 1}
-    assert gpu.COMMANDS["recheck"](recheck) == {"status": "ran", "n_cases": 1, "differs": []}
+    assert gpu.handle_recheck(recheck) == {"status": "ran", "n_cases": 1, "differs": []}
     driver.kernels["add"] = drifting()
-    assert gpu.COMMANDS["recheck"](recheck)["differs"] == ["case"]
+    assert gpu.handle_recheck(recheck)["differs"] == ["case"]
 
 
 def test_a_library_step_gives_the_result(
@@ -250,14 +249,15 @@ def test_a_launch_that_fails_is_a_crash(gpu: ModuleType, files: ModuleType, driv
 def test_a_machine_without_a_gpu_is_told_what_to_do(gpu: ModuleType) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
+    load = importlib.import_module(f"{WORKER}.gpu.run").handle_load
     with pytest.raises(Exception, match="no CUDA device 0") as raised:
-        gpu.COMMANDS["load"]({"candidate": "c", "kernels": [], "text": "", "file_name": "k.cu"})
+        load({"candidate": "c", "kernels": [], "text": "", "file_name": "k.cu"})
     assert raised.value.next_step  # type: ignore[attr-defined]
 
 
 def test_a_candidate_that_was_not_loaded_is_our_fault(gpu: ModuleType) -> None:
     with pytest.raises(Exception, match="not loaded"):
-        gpu.COMMANDS["check"]({"candidate": "unknown"})
+        gpu.handle_check({"candidate": "unknown"})
 
 
 def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver: FakeDriver, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_a_tool_that_is_not_there_is_absent_with_its_name(tmp_path: Path) -> Non
 def test_kineto_events_become_kernels_per_run() -> None:
     from dataclasses import dataclass
 
-    from kernel_lsp.worker.profile.trace import kernels_of
+    from kernel_lsp.worker.timing.baseline import kernels_of
 
     @dataclass
     class Range:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from kernel_lsp.worker.oracle.attention import attention_of_seen
-from kernel_lsp.worker.oracle.fp64_reference import run_exact
+from kernel_lsp.worker.oracle.fp64_reference import attention_of_seen, run_exact
 
 
 class Heads(torch.nn.Module):

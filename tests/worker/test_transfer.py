@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_lsp.worker import failure, files, transfer
+from kernel_lsp.worker import failure, files
 from kernel_lsp.worker.cases import families as drawing
 
 
 @pytest.fixture(autouse=True, params=[3, 5], ids=["written", "mapped"])
 def small_pieces(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Few threads write, many fill a mapping."""
-    monkeypatch.setattr(transfer, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(transfer, "N_THREADS", request.param)
+    monkeypatch.setattr(files, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(files, "N_THREADS", request.param)
     monkeypatch.setattr(files, "LARGE_BYTES", 64)
     monkeypatch.setattr(drawing, "PIECE_ELEMENTS", 100)
 
@@ -71,7 +71,7 @@ def test_a_gpu_without_pinned_memory_goes_through_ordinary_memory(monkeypatch: p
         return empty(*size, **rest)
 
     monkeypatch.setattr(torch, "empty", refusing)
-    assert [buffer.numel() for buffer in transfer._buffers(OnGpu())] == [1000] * transfer.N_THREADS
+    assert [buffer.numel() for buffer in files._buffers(OnGpu())] == [1000] * files.N_THREADS
 
 
 @pytest.mark.parametrize("family", ["normal", "constant_rows", "one_hot", "small_integers", "large"])

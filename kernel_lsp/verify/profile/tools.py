@@ -1,4 +1,4 @@
-"""Run profilers and sanitizers on the program that launches a candidate (`worker/profile/launches.py`).
+"""Run profilers and sanitizers on the program that launches a candidate (`worker/gpu/launches.py`).
 
 A tool that is missing, refuses the machine or exceeds its deadline is a `ToolRun` with its reason, and the profile
 continues without it. Each runs confined as `profiler_confinement` defines. A tool that produces nothing there runs

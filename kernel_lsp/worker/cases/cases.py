@@ -18,7 +18,7 @@ from ..dtypes import PLAN_NAMES
 from ..failure import Failure, TargetFailure
 from ..files import write_tensor
 from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
-from ..oracle.reference_run import result_dtypes
+from ..oracle.fp64_reference import result_dtypes
 from ..oracle.results import Results, give_back_memory, results_of
 from ..oracle.roundings import is_plain, rounding
 from ..oracle.sampling import Sample, sample_of

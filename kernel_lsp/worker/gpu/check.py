@@ -7,6 +7,7 @@ the copies.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -17,13 +18,11 @@ import torch
 
 from ..cases.special_values import SAME_WIDTH
 from ..failure import EnvironmentFailure, Failure, short_message
-from ..files import taken, write_tensor
+from ..files import LARGE_BYTES, place_of, read_tensor, taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device
 from . import device as gpu_device
 from .fingerprints import as_bytes, in_pieces, spread
-from .inputs import inputs_on
-from .load import load_candidate, loaded_candidate
-from .run import OTHER_POISON_BYTE, BoundRun, Candidate
+from .run import OTHER_POISON_BYTE, BoundRun, Candidate, inputs_on, load_candidate, loaded_candidate, on, unload
 
 MAX_KEPT_BYTES = 64 << 20
 """Maximum bytes of one run's buffers to keep them. Later cases of the same shapes then reuse the same addresses."""
@@ -31,6 +30,17 @@ RUN_DEADLINE_S = 60.0
 """Default seconds of one run."""
 MAX_RECHECK_BYTES = 1 << 30
 """Maximum bytes of one run's buffers for the runs from a fresh module: for larger ones the second run suffices."""
+
+WARM_ELEMENTS = LARGE_BYTES // 4
+"""Elements of float32, enough to be copied as large tensors are."""
+WARM_UP = {
+    "name": "warm_up",
+    "tensors": [
+        {"name": name, "role": role, "dtype": "f32", "shape": [WARM_ELEMENTS]}
+        for name, role in (("x", "input"), ("out", "output"))
+    ],
+    "steps": [],
+}
 
 
 @dataclass
@@ -84,9 +94,34 @@ def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
     return _guarded(candidate, lambda: _recheck(candidate, request))
 
 
-def forget(name: str) -> None:
-    """Free a candidate's buffers."""
-    _SESSIONS.pop(name, None)
+def handle_unload(request: dict[str, Any]) -> dict[str, Any]:
+    """Unload a candidate and its buffers: ``{"candidate"}``. Answers ``{"unloaded"}``: whether it was loaded."""
+    _SESSIONS.pop(request["candidate"], None)
+    return {"unloaded": unload(request["candidate"])}
+
+
+def warm_up(request: dict[str, Any]) -> dict[str, Any]:
+    """Copy a tensor to the file at `path` and back, make buffers with guards and poison, and read them: ``{"device",
+    "path"}``. Leaves no file. Answers ``{"status": "warm"}``."""
+    device, path = gpu_device.device_index(request), request["path"]
+    with gpu_device.on_device(device), torch.no_grad():
+        where = on(device)
+        try:
+            entry = write_tensor(path, "x", torch.zeros(WARM_ELEMENTS, device=where))
+            inputs = {"x": read_tensor(entry, where)}
+        finally:
+            if os.path.exists(place_of(path)):
+                os.remove(place_of(path))
+        run = BoundRun(Candidate({}, device), WARM_UP, inputs)
+        run()
+        other = run.fresh()
+        other.poison(OTHER_POISON_BYTE)
+        for each in (run, other):
+            each.output_fingerprints()
+            each.changed_inputs({"x": 0})
+            each.overrun()
+        gpu_device.synchronize(device)
+    return {"status": "warm"}
 
 
 # --- below: checking

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ..files import reserve
 from ..oracle.roundings import is_plain, rounding
-from ..transfer import reserve
 
 
 def open_context(request: dict[str, Any]) -> dict[str, Any]:

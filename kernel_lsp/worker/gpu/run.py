@@ -11,8 +11,11 @@ An operation is the JSON of `kernel_lsp.core.plan.BoundOperation`.
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +23,21 @@ import torch
 
 from ..dtypes import torch_dtype
 from ..failure import Failure
+from ..files import read_tensor
 from ..library import _argument, _function
-from ..shipped.cuda_runtime import POINTER, KernelLaunch, current_stream
+from ..shipped.cuda_runtime import (
+    POINTER,
+    CudaError,
+    KernelLaunch,
+    architecture_of,
+    compiled,
+    current_stream,
+    find_function,
+    load_module,
+    make_context_current,
+    on_device,
+)
+from . import device as gpu_device
 from .fingerprints import as_bytes, broken_guards, fingerprints
 
 POISON_BYTE = 0xFF
@@ -218,3 +234,134 @@ def on(device: int) -> torch.device:
 
 def _n_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+LOADED: dict[str, Candidate] = {}
+
+
+def handle_load(request: dict[str, Any]) -> dict[str, Any]:
+    """Load ``{"candidate", "device", "kernels", "symbols", "cubin" (base64) or "ptx"}``, or ``"text"`` and
+    ``"file_name"``.
+
+    Answers ``{"loaded", "log", "load_s", ...device facts}``. Code that does not compile or load gives an answer, not a
+    failure.
+    """
+    device = gpu_device.device_index(request)
+    started = time.monotonic()
+    log = ""
+    with on_device(device):
+        make_context_current(device)
+        try:
+            code, symbols = _machine_code(request, device)
+            wanted = {name: symbols[name] for name in request["kernels"]}
+            LOADED[request["candidate"]] = load_candidate(code, wanted, device)
+        except CudaError as error:
+            log = str(error)
+    return {
+        "loaded": not log,
+        "log": log,
+        "load_s": time.monotonic() - started,
+        **gpu_device.device_facts(device),
+    }
+
+
+def unload(name: str) -> bool:
+    """Unload a candidate; returns whether it was loaded."""
+    candidate = LOADED.pop(name, None)
+    if candidate is not None:
+        gpu_device.unload_module(candidate.module)
+    return candidate is not None
+
+
+def load_candidate(code: bytes, symbols: dict[str, str], device: int) -> Candidate:
+    """Load a module of its own, with its own variables in device memory. Raises CudaError."""
+    module = load_module(code)
+    functions = {name: find_function(module, symbol) for name, symbol in symbols.items()}
+    return Candidate(functions, device, module, code, symbols)
+
+
+def loaded_candidate(request: dict[str, Any]) -> Candidate:
+    """Return the request's candidate. Raises Failure when it is not loaded here."""
+    if request["candidate"] not in LOADED:
+        raise Failure(f"the candidate {request['candidate']} is not loaded in this process")
+    return LOADED[request["candidate"]]
+
+
+def _machine_code(request: dict[str, Any], device: int) -> tuple[bytes, dict[str, str]]:
+    if "cubin" in request:
+        return base64.b64decode(request["cubin"]), request["symbols"]
+    if "ptx" in request:
+        return request["ptx"].encode(), request["symbols"]
+    return compiled(request["text"], request["file_name"], request["kernels"], architecture_of(device))
+
+
+SHARE_OF_DEVICE = 8
+"""Divisor of the device's memory: that share may hold inputs."""
+SHARE_OF_RUN, LEAST_RUN_BYTES = 16, 4 << 30
+"""Divisor of the device's memory, and bytes where that is less, up to which one run's buffers leave room for kept
+inputs beside a second run and PyTorch's own. Reading 4 GiB again took 0.9 s of each case."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    tensor: torch.Tensor
+    fingerprint: int
+    n_bytes: int
+
+
+class DeviceInputs:
+    """Tensors of files by path; the least recently used are freed first. Candidates get copies."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._max_bytes = gpu_device.total_bytes(device) // SHARE_OF_DEVICE
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    def get(self, entries: Sequence[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+        """Return the tensors of the entries by name, and their fingerprints."""
+        self._forget_changed([entry["path"] for entry in entries])
+        self._read([entry for entry in entries if entry["path"] not in self._kept])
+        found = {entry["name"]: self._used(entry["path"]) for entry in entries}
+        self._let_go()
+        return {n: one.tensor for n, one in found.items()}, {n: one.fingerprint for n, one in found.items()}
+
+    def may_stay_beside(self, n_bytes: int) -> bool:
+        """Check whether inputs stay on the device beside runs with buffers of so many bytes."""
+        return n_bytes <= max(LEAST_RUN_BYTES, gpu_device.total_bytes(self._device) // SHARE_OF_RUN)
+
+    def clear(self) -> None:
+        """Free all."""
+        self._kept.clear()
+
+    def _forget_changed(self, paths: Sequence[str]) -> None:
+        """Drop changed tensors: a kernel may have written anywhere."""
+        kept = {path: self._kept[path] for path in paths if path in self._kept}
+        now = fingerprints({path: one.tensor for path, one in kept.items()})
+        for path, one in kept.items():
+            if now[path] != one.fingerprint:
+                del self._kept[path]
+
+    def _read(self, entries: Sequence[dict[str, Any]]) -> None:
+        tensors = {entry["path"]: read_tensor(entry, on(self._device)) for entry in entries}
+        for path, number in fingerprints(tensors).items():
+            n_bytes = tensors[path].numel() * tensors[path].element_size()
+            self._kept[path] = _Kept(tensors[path], number, n_bytes)
+
+    def _used(self, path: str) -> _Kept:
+        self._kept.move_to_end(path)
+        return self._kept[path]
+
+    def _let_go(self) -> None:
+        """Free the least recently used tensors beyond the limit."""
+        while sum(one.n_bytes for one in self._kept.values()) > self._max_bytes and len(self._kept) > 1:
+            self._kept.popitem(last=False)
+
+
+def inputs_on(device: int) -> DeviceInputs:
+    """Return the inputs of this process."""
+    if device not in _INPUTS:
+        _INPUTS[device] = DeviceInputs(device)
+    return _INPUTS[device]
+
+
+_INPUTS: dict[int, DeviceInputs] = {}

@@ -17,9 +17,8 @@ import torch
 
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
 from ..cases.special_values import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
-from .attention import attention_by_its_formula, attention_of_seen, has_attention
 from .case_filter import is_judged_at_ties
-from .fp64_reference import Seen, run_exact
+from .fp64_reference import ReferenceRun, Seen, attention_by_its_formula, attention_of_seen, has_attention, run_exact
 from .lost_nans import (
     N_WAYS,
     STAND_INS_OF_NAN,
@@ -33,7 +32,6 @@ from .lost_nans import (
     may_lose_nans,
     other_starts,
 )
-from .reference_run import ReferenceRun
 from .selection_outputs import (
     Orders,
     are_left_open,

@@ -1,19 +1,77 @@
-"""Compute the fp64 reference: the captured graph on upcast inputs, without casts among floats."""
+"""Run a captured target on a case: in fp64, as its graph on upcast inputs without casts among floats, and as the user
+wrote it, at the declared dtypes."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from ..capture.backward import GRADIENT
+from ..capture.captured import Captured
 from ..capture.program import Program, user_outputs
-from ..cases.case_values import widened
+from ..capture.validation import call_original
+from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
+from ..cases.families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE, draw
+from ..failure import TargetFailure, raised_by_user, short_message
 from ..operators import is_a
-from .attention import ATTENTION, attention_of_seen
+
+ATTENTION = "aten.scaled_dot_product_attention."
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def has_attention(program: Program) -> bool:
+    """Check whether the code calls PyTorch's attention."""
+    return any(str(node.target).startswith(ATTENTION) for node in program.functional.graph_module.graph.nodes)
+
+
+@contextmanager
+def attention_by_its_formula() -> Iterator[None]:
+    """Have PyTorch compute attention by matrix products and a softmax. On a CPU its fused backward skips what a causal
+    mask hides; on a GPU there is none in fp64."""
+    is_fused = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(is_fused)
+
+
+def attention_of_seen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    product: Product = torch.matmul,
+) -> torch.Tensor:
+    """Return [..., L, V] for query [..., L, E], key [..., S, E] and value [..., S, V]; NaN in every row that sees a
+    non-finite value. Dropout is ignored: it has no reference. `product` multiplies queries and keys."""
+    if enable_gqa:
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+    scores = product(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    hidden = torch.zeros_like(scores, dtype=torch.bool)
+    if is_causal:
+        hidden = torch.ones_like(hidden).triu(1)
+    elif attn_mask is not None and attn_mask.dtype == torch.bool:
+        hidden = hidden | ~attn_mask
+    elif attn_mask is not None:
+        scores, hidden = scores + attn_mask, hidden | (attn_mask == -math.inf)
+    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+    is_special = ~torch.isfinite(value)
+    sees_special = (~hidden).to(value.dtype) @ is_special.to(value.dtype) > 0
+    return (weights @ value.masked_fill(is_special, 0.0)).masked_fill(sees_special, math.nan)
+
 
 PRODUCT = "aten.matmul.default"
 MAX_MOVED_SCORES = 1 << 24
@@ -176,3 +234,95 @@ def _widened(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {name: _widened(entry, device) for name, entry in value.items()}
     return value
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """One direction of a captured target, on inputs of one family."""
+
+    captured: Captured
+    family: str
+    seed: int
+    is_backward: bool
+
+    def expected(self, case: Case, original: Case) -> list[torch.Tensor]:
+        """Return the fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's
+        gradients."""
+        values = placeholder_values(self.captured, case)
+        try:
+            if not self.is_backward:
+                with torch.no_grad():
+                    return run_exact(self.captured.program, values)
+            leaves = leaves_of(self.captured, [widened(value) for value in values])
+            outputs = run_exact(self.captured.program, leaves)
+            original.gradients = self._gradients(outputs)
+            gradients = [gradient.to(outputs[0].device).double() for gradient in original.gradients]
+            return differentiate(self.captured, outputs, leaves, gradients)
+        except Exception as error:  # any operator may refuse these sizes or values, with any exception
+            raise _refused(self.captured, error) from None
+
+    def native(self, case: Case, expected: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
+        """Run the user's own code at the declared dtypes. Returns the rounded reference and a note where torch has no
+        kernel for it."""
+        captured = self.captured
+        try:
+            if not self.is_backward:
+                with torch.no_grad():
+                    return call_original(captured, case.inputs, case.state), ""
+            leaves = leaves_of(captured, placeholder_values(captured, case))
+            inputs, state = list(case.inputs), dict(case.state)
+            for placeholder, leaf in zip(captured.program.placeholders, leaves):
+                if placeholder.role == "input":
+                    inputs[placeholder.index] = leaf
+                else:
+                    state[placeholder.node] = leaf
+            outputs = call_original(captured, inputs, state)
+            return differentiate(captured, outputs, leaves, case.gradients), ""
+        except (RuntimeError, NotImplementedError) as error:
+            if "not implemented for" not in str(error):
+                raise _refused(captured, error) from None
+            dtypes = result_dtypes(captured, self.is_backward)
+            note = f"PyTorch cannot run this on a CPU ({short_message(error)}): its result is the rounded reference"
+            return [result.to(dtype) for result, dtype in zip(expected, dtypes)], note
+        except Exception as error:  # as in `expected`
+            raise _refused(captured, error) from None
+
+    def _gradients(self, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return random gradients of the floating outputs, at their declared dtypes, on the CPU."""
+        family, exponent = GRADIENT_FAMILIES.get(self.family, "normal"), GRADIENT_SCALES.get(self.family, 0)
+        captured, dtypes = self.captured, _declared_outputs(self.captured)
+        assert captured.backward is not None, "gradients are for a backward pass"
+        found = []
+        with CPU:
+            for p in captured.backward.outputs:
+                name, shape = GRADIENT + captured.output_names[p], tuple(outputs[p].shape)
+                scale = 2.0 ** (exponent / NARROW_SCALE if dtypes[p] == torch.float16 else exponent)
+                found.append(draw(family, shape, dtypes[p], self.seed, name) * scale)
+        return found
+
+
+def result_dtypes(captured: Captured, is_backward: bool) -> list[torch.dtype]:
+    """Return the declared dtypes of the outputs, or of the gradients that exist."""
+    if not is_backward:
+        return _declared_outputs(captured)
+    assert captured.backward is not None
+    pairs = zip(captured.backward.of, captured.backward.results)
+    return [captured.program.fake_inputs[position].dtype for position, result in pairs if result is not None]
+
+
+def _refused(captured: Captured, error: BaseException) -> TargetFailure:
+    source = captured.source
+    return raised_by_user(
+        error,
+        "running the target on test inputs",
+        source["file"],
+        line=source["line"],
+        next_step="capture with sizes at which the target runs",
+    )
+
+
+def _declared_outputs(captured: Captured) -> list[torch.dtype]:
+    return [node.meta["val"].dtype for node in user_outputs(captured.program.functional)]

@@ -13,8 +13,7 @@ from ..capture.captured import Captured
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a
-from .fp64_reference import run_exact
-from .reference_run import ReferenceRun
+from .fp64_reference import ReferenceRun, run_exact
 from .roundings import of_either_sign, unit_of, with_rounded_steps
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from ..cases.case_values import Case
 from ..failure import Failure
 from ..hide_cuda import without_cuda
 from .alternatives import Answers, accept_alternatives, either
+from .fp64_reference import CPU, ReferenceRun
 from .perturbation import response
-from .reference_run import CPU, ReferenceRun
 from .sampling import Sample
 from .selection_outputs import Chosen, chosen_among
 

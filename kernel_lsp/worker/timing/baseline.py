@@ -1,5 +1,6 @@
-"""The commands `prepare_baseline`, which prepares a PyTorch baseline of the task as a subject of timing, and
-`prepare_compiler`, which imports what its compiled modes need.
+"""The commands `prepare_baseline`, which prepares a PyTorch baseline of the task as a subject of timing,
+`prepare_compiler`, which imports what its compiled modes need, and `profile_trace`, which lists PyTorch's own launches,
+from the torch profiler (kineto).
 
 Runs in a process that never loaded a candidate. TF32 is off, as the tolerances of correctness assume. cuDNN selects its
 algorithms by trying them, which only makes the baseline faster.
@@ -19,7 +20,7 @@ import torch._functorch.config
 from ..capture.load import load_file
 from ..capture.program import quiet
 from ..capture.reference import compile_reference
-from ..failure import Failure, short_message
+from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import read_tensor
 from .rounds import admit
 from .subject import Subject, is_large, n_affordable_sets, refuse_zeros, set_precision
@@ -220,11 +221,60 @@ def _floating(results: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _arguments(reference: dict[str, Any], values: dict[str, torch.Tensor]) -> list[Any]:
-    return [
-        values[argument["tensor"]] if "tensor" in argument else argument["value"] for argument in reference["arguments"]
-    ]
+    return [values[given["tensor"]] if "tensor" in given else given["value"] for given in reference["arguments"]]
 
 
 def _copies(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return copies in the order of the case file."""
     return {name: tensor.clone() for name, tensor in inputs.items()}
+
+
+N_WARM_UP, N_PROFILED = 3, 3
+
+
+def profile_trace(request: dict[str, Any]) -> dict[str, Any]:
+    """Trace ``{"device", "inputs": [file entries], "reference": {"name", "source", "arguments"}}`` -> ``{"kernels":
+    [{"name", "n_calls", "time_us"}], "gpu"}``, per run of the reference, the longest first. Raises EnvironmentFailure
+    without a GPU, or when the reference does not run on it."""
+    index = int(request["device"])
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        raise EnvironmentFailure("torch sees no such GPU", next_step="use --device cpu")
+    device = torch.device("cuda", index)
+    reference = request["reference"]
+    function = compile_reference(reference["source"], reference["name"])
+    tensors = {entry["name"]: read_tensor(entry).to(device) for entry in request["inputs"]}
+    arguments = _arguments(reference, tensors)
+    try:
+        with torch.no_grad(), quiet():
+            events = _profiled(lambda: function(*arguments))
+    except RuntimeError as error:
+        raise EnvironmentFailure(f"PyTorch's own code cannot be profiled: {short_message(error)}") from None
+    return {"kernels": kernels_of(events), "gpu": torch.cuda.get_device_name(index)}
+
+
+def kernels_of(events: list[Any]) -> list[dict[str, Any]]:
+    """Return the device's events of the profiled runs, summed by name, as counts and microseconds of one run."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if "CUDA" not in str(event.device_type):
+            continue
+        known = found.setdefault(event.name, {"name": event.name, "n_calls": 0, "time_us": 0.0})
+        known["n_calls"] += 1
+        known["time_us"] += float(event.time_range.end - event.time_range.start)
+    for known in found.values():
+        known["n_calls"] = max(1, round(known["n_calls"] / N_PROFILED))
+        known["time_us"] /= N_PROFILED
+    return sorted(found.values(), key=lambda kernel: -kernel["time_us"])
+
+
+def _profiled(call: Any) -> list[Any]:
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(N_WARM_UP):
+        call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
+        for _ in range(N_PROFILED):
+            call()
+        torch.cuda.synchronize()
+    return list(profiler.events())

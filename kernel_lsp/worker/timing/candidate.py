@@ -12,9 +12,7 @@ import torch
 from ..failure import short_message
 from ..gpu.device import release_memory
 from ..gpu.fingerprints import fingerprints, spread
-from ..gpu.inputs import inputs_on
-from ..gpu.load import loaded_candidate
-from ..gpu.run import POISON_BYTE, BoundRun, Candidate, made_by
+from ..gpu.run import POISON_BYTE, BoundRun, Candidate, inputs_on, loaded_candidate, made_by
 from ..shipped.cuda_runtime import CudaError, on_device
 from .rounds import SUBJECTS, admit
 from .subject import Subject, is_large, n_affordable_sets, refuse_zeros

@@ -140,16 +140,15 @@ class Driver:
 def _install(device: Device, n_devices: int) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
     part("shipped.cuda_runtime")._driver = driver
-    for name in ("gpu.run", "gpu.inputs"):
-        part(name).on = lambda index: cpu
+    part("gpu.run").on = part("gpu.check").on = lambda index: cpu
     part("gpu.run").current_stream = lambda index: 0
-    for name in ("gpu.check", "gpu.load", "gpu.device"):
+    for name in ("gpu.check", "gpu.run", "gpu.device"):
         part(name).on_device = lambda index: contextlib.nullcontext()
-    for name in ("gpu.load", "gpu.device"):
+    for name in ("gpu.run", "gpu.device"):
         part(name).make_context_current = lambda index: None
         part(name).architecture_of = lambda index: "sm_90"
-    part("gpu.load").load_module = lambda code: code
-    part("gpu.load").find_function = lambda module, symbol: driver.handle(_plain(symbol))
+    part("gpu.run").load_module = lambda code: code
+    part("gpu.run").find_function = lambda module, symbol: driver.handle(_plain(symbol))
     fakes = {
         "n_devices": lambda: n_devices,
         "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},

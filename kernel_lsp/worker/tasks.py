@@ -1,4 +1,6 @@
-"""The command `examine_task`: measure the facts that the filters for tasks need, by running the user's own code.
+"""The commands `examine_task`, which measures the facts that the filters for tasks need by running the user's own code,
+and `try_inputs`, which finds the first of several descriptions of a target's inputs that its code accepts: it runs on
+fake tensors, which have a shape and no data, so trying takes neither memory nor time.
 
 Nothing is judged here: the thresholds are in `kernel_lsp.verify.tasks.filters`. The code runs in the mode that it was
 constructed in, on a GPU where torch sees one, and on the user's own inputs.
@@ -6,6 +8,7 @@ constructed in, on a GPU where torch sees one, and on the user's own inputs.
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -14,18 +17,20 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..capture.inputs import CallInputs, TensorLeaf, inputs_of
-from ..capture.lifting import state_of
-from ..capture.load import Callee, LoadedFile, load_file, resolve
-from ..capture.outputs import flatten_outputs
-from ..capture.program import quiet
-from ..capture.robust_kbench import build, read_settings
-from ..capture.validation import seeded
-from ..cases.families import FAMILIES
-from ..cases.integers import PLAIN, limited
-from ..failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
-from ..hide_cuda import without_cuda
+from .capture.attempt import is_data_dependent
+from .capture.inputs import CallInputs, TensorLeaf, inputs_of
+from .capture.lifting import state_of
+from .capture.load import Callee, LoadedFile, load_file, resolve
+from .capture.outputs import flatten_outputs
+from .capture.program import quiet
+from .capture.robust_kbench import build, read_settings
+from .capture.validation import seeded
+from .cases.families import FAMILIES
+from .cases.integers import PLAIN, limited
+from .failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
+from .hide_cuda import without_cuda
 
 RUN_SEED = 20
 """Seed of the random state while the code runs, so that only inputs or weights make a difference."""
@@ -418,3 +423,42 @@ def _distances(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -
         worst = max(worst, float((theirs[name].double() - expected.double()).norm()) / (size or 1.0))
     narrowest = min((gradient.dtype for gradient in ours.values()), key=lambda dtype: -torch.finfo(dtype).eps)
     return {"error": worst if worst == worst else float("inf"), "dtype": str(narrowest).replace("torch.", "")}
+
+
+def try_inputs(request: dict[str, Any]) -> dict[str, Any]:
+    """Try: ``{"sources": [TargetSource, ...]}`` -> ``{"accepted": index}``. Raises the first one's failure where none
+    is accepted."""
+    loaded = load_file(request["sources"][0]["file"])
+    callees: dict[str, Callee] = {}
+    first: TargetFailure | None = None
+    for index, source in enumerate(request["sources"]):
+        key = json.dumps(source.get("init_arguments"))
+        try:
+            if key not in callees:
+                callees[key] = resolve(loaded, source)
+            _run(callees[key], source, inputs_of(loaded, source, callees[key].call))
+            return {"accepted": index}
+        except TargetFailure as failure:
+            first = first or failure
+    assert first is not None
+    raise first
+
+
+def _run(callee: Callee, source: dict[str, Any], inputs: Any) -> None:
+    """Raise TargetFailure where the code rejects the inputs. A question for values ends the trial: shapes were
+    accepted up to there."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), without_cuda():
+            tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in inputs.tensors]
+            positional, keywords = inputs.rebuild(tensors)
+            callee.call(*positional, **keywords)
+    except BaseException as error:  # the user's code may raise anything, exit included
+        if is_data_dependent(error):
+            return
+        raise raised_by_user(
+            error,
+            "running the target on fake tensors",
+            source["file"],
+            line=source["line"],
+            next_step="write the shapes that this line needs, or record them from a run",
+        ) from None
