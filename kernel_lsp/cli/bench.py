@@ -13,7 +13,7 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.cli.bench_view import BenchView
 from kernel_lsp.config import Settings, find_workspace, load_settings
-from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters
+from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters, bench_report
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
@@ -30,7 +30,6 @@ from kernel_lsp.export.bench_page import (
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.start import SessionStart
-from kernel_lsp.verify.tasks.bench_score import bench_report
 from kernel_lsp.verify.tasks.filters import filter_targets
 
 EXAMPLES_FILE = Path("examples") / "examples.toml"

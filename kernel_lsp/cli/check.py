@@ -9,10 +9,10 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.finding import Finding, Severity
+from kernel_lsp.core.recommendation import detail_lines, one_line
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.core.words import counted
 from kernel_lsp.verify.session.start import SessionStart
-from kernel_lsp.verify.timing.words import detail_lines, one_line
 
 NOT_GENERAL = "not-general"
 """`verify/foreign/check.py` finds it; importing that takes numpy."""

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore
+from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore, fast_share
 from kernel_lsp.core.measurement import Ratio, TimedBaseline
 from kernel_lsp.export.report import render_bench
-from kernel_lsp.verify.tasks.bench_score import fast_share
 
 WIDTH, LABEL_WIDTH, BAR_HEIGHT, PLOT_HEIGHT, MARGIN = 900, 320, 9, 240, 40
 """Sizes of the plots, in SVG units."""

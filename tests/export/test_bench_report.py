@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.benchmark import BenchEntry, BenchReport
+from kernel_lsp.core.benchmark import BenchEntry, BenchReport, bench_report, bench_time, speedups
 from kernel_lsp.core.measurement import (
     Comparison,
     Estimate,
@@ -17,7 +17,6 @@ from kernel_lsp.core.measurement import (
     TimeFloor,
 )
 from kernel_lsp.export.bench_page import BEGIN, END, markdown, render_bench_page, write_docs
-from kernel_lsp.verify.tasks.bench_score import bench_report, bench_time, speedups
 
 FLOOR = TimeFloor(time_us=5.0, impossible_below_us=4.0, basis="bytes")
 SHARED: dict[str, Any] = {"gpu": "H200", "shapes": {}, "dtypes": {}, "date": "2026-01-01"}

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.benchmark import BenchEntry, BenchTime
-from kernel_lsp.verify.tasks.bench_score import bench_report, speedups
+from kernel_lsp.core.benchmark import BenchEntry, BenchTime, bench_report, speedups
 
 
 def time(ours_us: float, **baselines_us: float) -> BenchTime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_lsp.verify.oracle.compare_chunks import KINDS
-from kernel_lsp.verify.oracle.inf_nan_alternatives import ROW
+from kernel_lsp.verify.oracle.judgement import ROW
 from kernel_lsp.worker.oracle.alternatives import ALTERNATIVES
 
 CHECKS = Path(__file__).parents[2] / "docs" / "checks.md"

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernel_lsp.config import find_workspace, load_settings
-from kernel_lsp.core.benchmark import BenchEntry, Status
+from kernel_lsp.core.benchmark import BenchEntry, Status, bench_time, speedups
 from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
@@ -27,7 +27,6 @@ from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
 from kernel_lsp.verify.session.start import SessionStart
-from kernel_lsp.verify.tasks.bench_score import bench_time, speedups
 from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES
 
 _logger = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from lsprotocol import types
 
 from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.core.measurement import Measurement
+from kernel_lsp.core.recommendation import one_line
 from kernel_lsp.rules.finding import SOURCE, RuleFinding, TextRange
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.documents.documents import Document
@@ -16,7 +17,6 @@ from kernel_lsp.server.features.explanations import page_file
 from kernel_lsp.server.features.formatting import verdict_text
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
 from kernel_lsp.server.protocol.conversion import line_range, to_range
-from kernel_lsp.verify.timing.words import one_line
 
 SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.profile import LineProfile
-from kernel_lsp.core.recommendation import recommend
+from kernel_lsp.core.recommendation import detail_lines, headline, recommend
 from kernel_lsp.core.recording import RecordedConfiguration, RecordedTarget
 from kernel_lsp.core.verdict import CheckOutcome, KernelFacts, Verdict
 from kernel_lsp.core.words import counted
 from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.recorded import recorded_target
-from kernel_lsp.verify.timing.words import detail_lines, headline
 
 MS, S = 1e3, 1e6
 _MARKS = re.compile(

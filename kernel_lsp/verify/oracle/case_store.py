@@ -19,8 +19,7 @@ from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
 from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
 from kernel_lsp.verify.oracle.arrays import map_array, map_mask
-from kernel_lsp.verify.oracle.compare import Expectation
-from kernel_lsp.verify.oracle.compare_selections import Choice
+from kernel_lsp.verify.oracle.compare import Choice, Expectation
 from kernel_lsp.verify.oracle.narrow_rounding import with_one_answer
 
 

@@ -16,7 +16,7 @@ from kernel_lsp.core.measurement import (
     TimedBaseline,
     TimeFloor,
 )
-from kernel_lsp.verify.timing.words import detail_lines, headline, one_line
+from kernel_lsp.core.recommendation import detail_lines, headline, one_line
 
 
 def measured(time_us: float, **changes: Any) -> Measurement:
