@@ -28,13 +28,13 @@ from kernel_lsp.core.measurement import BaselineResult, TimedBaseline, TimeFloor
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, Task, TensorType
 from kernel_lsp.errors import SettingError
+from kernel_lsp.gpu.estimate import time_floor
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, OperationName
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.model.cases import captured_sizes, graph_of, shapes_for
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.baselines import MODES, BaselineCache, Baselines, Job
-from kernel_lsp.verify.timing.floor import time_floor
 from kernel_lsp.verify.timing.operation import baseline_job
 from kernel_lsp.verify.timing.result import measurement
 from kernel_lsp.verify.timing.rounds import Rounds, SubjectFailed, TimingPlan, measure_in_turn

@@ -30,7 +30,7 @@ from kernel_lsp.export.bench_page import (
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.start import SessionStart
-from kernel_lsp.verify.tasks.filters import filter_targets
+from kernel_lsp.verify.tasks import filter_targets
 
 EXAMPLES_FILE = Path("examples") / "examples.toml"
 RESULTS_FOLDER = Path(".kernel-lsp") / "bench"

@@ -84,7 +84,7 @@ class GraphNode(Noun):
     @property
     def reads(self) -> tuple[str, ...]:
         """Return the names of the inputs and nodes among its arguments, in order."""
-        return tuple(_names(self.arguments))
+        return tuple(names_in(self.arguments))
 
 
 class GraphOutput(Noun):
@@ -193,12 +193,13 @@ class Task(Noun):
         return tuple(argument for argument in self.arguments if isinstance(argument, TaskTensor))
 
 
-def _names(arguments: Any) -> Iterator[str]:
+def names_in(arguments: Any) -> Iterator[str]:
+    """Yield the names of the inputs and nodes among a node's arguments or keywords, in order."""
     if isinstance(arguments, dict) and "node" in arguments:
         yield arguments["node"]
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _names(argument)
+    elif isinstance(arguments, dict | list | tuple):
+        for argument in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from names_in(argument)
 
 
 class TensorInput(Noun):

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.plan import LibraryStep, Operation
+from kernel_lsp.core.plan import LibraryStep, Operation, touched
 from kernel_lsp.generate.ir.index import Index, is_nonnegative
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.plan.renaming import with_names
-from kernel_lsp.plan.step_parts import touched
 
 MIN_BYTES = 1 << 30
 """Minimum bytes of all intermediates for which memory is shared: as many are allowed whatever a task's tensors take."""

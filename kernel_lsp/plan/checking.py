@@ -19,12 +19,14 @@ from kernel_lsp.core.plan import (
     Span,
     Step,
     TensorParameter,
+    flat_arguments,
+    launch_numbers,
 )
 from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
-from kernel_lsp.plan.step_parts import flat_arguments, launch_numbers
+from kernel_lsp.plan.renaming import GRADIENT_PREFIX
 
 
 def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Finding, ...]:
@@ -262,8 +264,6 @@ class _Checker:
 
 
 # --- operations among each other
-
-GRADIENT_PREFIX = "grad_"
 
 
 def _check_operation_names(plan: LaunchPlan) -> list[Finding]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.core.plan import Launch, Operation
+from kernel_lsp.core.plan import Launch, Operation, touched
 from kernel_lsp.generate import scratch_reuse
-from kernel_lsp.plan.step_parts import touched
 from tests.generate.harness import check, plan_text, tensor
 
 NETWORK = """

@@ -12,7 +12,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.probes.finder import Finder
-from kernel_lsp.verify.probes.index_cases import (
+from kernel_lsp.verify.probes.target_cases import (
     TIED_COLUMNS,
     TIED_ROWS,
     cases_beyond_exact_indices,

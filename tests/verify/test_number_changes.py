@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kernel_lsp.core.task import ScalarInput, TargetSource
-from kernel_lsp.verify.probes.scalar_mutators import (
+from kernel_lsp.verify.session.scalar_mutation import (
     DYADIC,
     FRACTIONS,
     NEGATIVE,

@@ -22,8 +22,7 @@ from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.ncu import parse_raw, parse_source
 from kernel_lsp.verify.profile.advice import advise
-from kernel_lsp.verify.profile.measured import measured_kernels
-from kernel_lsp.verify.profile.tools import run_ncu, run_sanitizers, run_tidy
+from kernel_lsp.verify.profile.tools import measured_kernels, run_ncu, run_sanitizers, run_tidy
 
 UNCONFINED = Confinement(SandboxLevel.NONE)
 HERE = Path(__file__).parent / "profiles"

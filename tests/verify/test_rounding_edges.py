@@ -9,7 +9,7 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.verify.model.cases import Sizes
-from kernel_lsp.verify.probes.rounding_edges import rounding_cases, rounds
+from kernel_lsp.verify.probes.target_cases import rounding_cases, rounds
 
 KNOWN: list[Sizes] = [{"N": 5}, {"N": 1031}, {"N": 300}]
 BELOW_A_HALF = 0.5 - 2.0**-25

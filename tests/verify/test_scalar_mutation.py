@@ -14,9 +14,17 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import CheckOutcome, Mismatch
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.scalar_mutators import FRACTIONS, NEGATIVE, VAST, ZERO, Change, far
 from kernel_lsp.verify.session.check import find_task
-from kernel_lsp.verify.session.scalar_mutation import MutatedTask, ScalarMutation
+from kernel_lsp.verify.session.scalar_mutation import (
+    FRACTIONS,
+    NEGATIVE,
+    VAST,
+    ZERO,
+    Change,
+    MutatedTask,
+    ScalarMutation,
+    far,
+)
 from kernel_lsp.verify.session.session import Session
 from tests.verify.test_pointed_sizes import TASK as COPY
 from tests.verify.test_pointed_sizes import prepared

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from kernel_lsp.core.expression import Expression, free_names
-from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep, TensorParameter
+from kernel_lsp.core.plan import (
+    Fill,
+    Launch,
+    LibraryArgument,
+    LibraryStep,
+    TensorParameter,
+    argument_expressions,
+    launch_numbers,
+)
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, step_comment
 from kernel_lsp.export.python.python_text import (
     INDENT,
@@ -16,7 +24,6 @@ from kernel_lsp.export.python.python_text import (
     unpacked,
 )
 from kernel_lsp.plan.kernel_names import typed_name
-from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 
 
 def steps_function(text: OperationText) -> list[str]:

@@ -21,6 +21,9 @@ from kernel_lsp.core.plan import (
     ScalarParameter,
     Step,
     TensorParameter,
+    argument_expressions,
+    launch_numbers,
+    touched,
 )
 from kernel_lsp.errors import PlanError
 from kernel_lsp.export.python.python_text import (
@@ -37,7 +40,6 @@ from kernel_lsp.export.python.python_text import (
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
 from kernel_lsp.plan.printer import print_step
-from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers, touched
 
 NAMESPACE = "kernel_lsp"
 """Namespace in `torch.ops` of the operators of one-file results."""

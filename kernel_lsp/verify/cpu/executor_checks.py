@@ -16,7 +16,7 @@ from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.eager import eager_run
-from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation
+from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation, time_floor
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample
 from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER, Limits, LoadedKernel, Profile
@@ -30,7 +30,6 @@ from kernel_lsp.verify.model.environment import (
 )
 from kernel_lsp.verify.probes.finder import n_largest
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
-from kernel_lsp.verify.timing.floor import time_floor
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
 FULL_LIMITS = Limits(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -238,13 +239,18 @@ class CpuDevice:
         """End the idle executors; those in use end with their use."""
         await self.executors.close()
 
-    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> RunFiles:
-        """Return new files of a run, with zeros as inputs where there are no `files`."""
+    @contextmanager
+    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> Iterator[RunFiles]:
+        """Yield new files of a run, with zeros as inputs where there are no `files`."""
         folder = f"run-{next(self._numbers)}"
         directory, given = self._runs / folder, self._given / folder
         directory.mkdir(parents=True)
         given.mkdir(parents=True)
-        return RunFiles(directory, given, bound, files)
+        try:
+            yield RunFiles(directory, given, bound, files)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(given, ignore_errors=True)
 
     def _new_executor(self) -> PtxExecutor:
         self._given.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ The executor's process reads inputs and writes outputs. Only this process reads 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Protocol
@@ -28,7 +29,7 @@ from kernel_lsp.ptx.executor import (
 )
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, Skipped, Timer
-from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes
+from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes, unjudged
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
@@ -80,7 +81,7 @@ class RunFolders(Protocol):
     worker: Worker
     limits: Limits
 
-    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> RunFiles: ...
+    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> AbstractContextManager[RunFiles]: ...
 
 
 class CpuKernel:
@@ -104,8 +105,7 @@ class CpuKernel:
         circumstances: Circumstances = USUAL,
     ) -> CaseOutcome:
         """Run one case, completely or by sampled blocks, and judge its outputs."""
-        run = self._device.new_run(given.bound, given.files)
-        try:
+        with self._device.new_run(given.bound, given.files) as run:
             run.write_poison(given.case.seed)
             options = _options_of(given.case, run, sample, limits or self._device.limits, circumstances)
             places = {tensor.name: offset_of(given.case, tensor) for tensor in given.bound.tensors}
@@ -128,8 +128,6 @@ class CpuKernel:
             if sample is None and run.is_small:
                 run.tell_numbers_from_poison()
             return _judge(run, given, reports, sampled=sample is not None)
-        finally:
-            run.remove()
 
     async def time(self, timer: Timer, operation: TimedOperation) -> NotTimed:
         """Return why there is no time: the executor counts, and estimates come from its counters."""
@@ -141,8 +139,7 @@ class CpuKernel:
         """Count the instructions of a few blocks of each launch, of all where they wait for each other. Values are not
         judged: later launches read scratch that earlier ones wrote only in part. So all memory counts as initialised,
         with zeros."""
-        run = self._device.new_run(bound, files)
-        try:
+        with self._device.new_run(bound, files) as run:
             run.write_zeros()
             launches = bound.launches
             sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
@@ -157,8 +154,6 @@ class CpuKernel:
                 report = await self._executor.run(buffers, launches, self.built.symbols, whole)
             if report is None or (isinstance(report, TimedOut) and self.is_alive):
                 report = await self._executor.run(buffers, launches, self.built.symbols, options)
-        finally:
-            run.remove()
         if not isinstance(report, ExecutionReport):
             return report
         return _crash(report) or Profile(report.counters)
@@ -172,8 +167,7 @@ class CpuKernel:
     ) -> Mapping[str, int] | None:
         """Return the bytes of each output that some of the operation's launches write, with zeros in all tensors.
         `sample` limits each launch to a few blocks. None where they time out or fail."""
-        run = self._device.new_run(bound, None)
-        try:
+        with self._device.new_run(bound, None) as run:
             run.write_zeros()
             options = replace(_options(limits), sample=sample, keeps_written=True)
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
@@ -181,20 +175,14 @@ class CpuKernel:
             if not isinstance(report, ExecutionReport) or _crash(report):
                 return None
             return {each.name: run.n_written_bytes(each) for each in bound.tensors if each.role == "output"}
-        finally:
-            run.remove()
 
     async def ends(self, bound: BoundOperation, limits: Limits) -> bool:
         """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
-        run = self._device.new_run(bound, None)
-        try:
+        with self._device.new_run(bound, None) as run:
             run.write_zeros()
             buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            return not isinstance(
-                await self._executor.run(buffers, bound.launches, self.built.symbols, _options(limits)), TimedOut
-            )
-        finally:
-            run.remove()
+            report = await self._executor.run(buffers, bound.launches, self.built.symbols, _options(limits))
+            return not isinstance(report, TimedOut)
 
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
@@ -267,16 +255,14 @@ def _crash(report: ExecutionReport) -> Crashed | None:
 def _judge(
     run: RunFiles, given: DeviceCase, reports: Sequence[ExecutionReport], *, sampled: bool
 ) -> CaseRun | Mismatch:
-    results = run.bound.results
+    results, counted = run.bound.results, [counters for report in reports for counters in report.counters]
     judged = judge_outputs(
         given.case.operation,
-        CaseResult(
-            operation=run.bound.name,
-            family=given.case.kind,
-            shapes={tensor.name: tensor.shape for tensor in run.bound.tensors if tensor.role == "input"},
-            n_blocks=sum(counters.n_blocks for report in reports for counters in report.counters),
-            n_blocks_run=sum(counters.n_blocks_run for report in reports for counters in report.counters),
-            errors=(),
+        unjudged(
+            run.bound,
+            given.case.kind,
+            sum(counters.n_blocks for counters in counted),
+            sum(counters.n_blocks_run for counters in counted),
         ),
         [(result, run.path(holder)) for result, holder in results],
         given.expectations,
@@ -287,8 +273,7 @@ def _judge(
     if isinstance(judged, Mismatch):
         return judged
     findings = tuple(finding for report in reports for finding in report.findings)
-    n_instructions = sum(counters.n_instructions for report in reports for counters in report.counters)
-    return CaseRun(judged, findings, n_instructions)
+    return CaseRun(judged, findings, sum(counters.n_instructions for counters in counted))
 
 
 def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:

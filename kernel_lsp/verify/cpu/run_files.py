@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -129,11 +128,6 @@ class RunFiles:
                 self.written.add(step.tensor)
             else:
                 self.written |= set(step.results)
-
-    def remove(self) -> None:
-        """Remove the run's folders."""
-        shutil.rmtree(self._directory, ignore_errors=True)
-        shutil.rmtree(self._given, ignore_errors=True)
 
 
 def _write_zeros(path: Path, tensor: BoundTensor) -> None:

@@ -31,6 +31,7 @@ from kernel_lsp.verify.model.cases import (
     seeded,
     shape_of,
     shapes_for,
+    unjudged,
 )
 from kernel_lsp.verify.oracle.arrays import decode, map_array
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
@@ -163,15 +164,7 @@ def judge(
 
 
 def _unjudged(case: ForeignCase, device_name: str) -> CaseResult:
-    return CaseResult(
-        device=device_name,
-        operation=case.bound.name,
-        family=case.files.family,
-        shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
-        n_blocks=0,
-        n_blocks_run=0,
-        errors=(),
-    )
+    return unjudged(case.bound, case.files.family, 0, 0, device=device_name)
 
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:

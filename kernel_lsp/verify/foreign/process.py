@@ -18,14 +18,14 @@ from kernel_lsp.core.verdict import BuildFailed, Rejected, TimedOut
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.profiles import foreign_confinement
-from kernel_lsp.process.supervisor import Answered, Conversation, Died, scrubbed_environment
+from kernel_lsp.process.supervisor import Answered, Conversation, scrubbed_environment
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts, KeptFacts
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools, symbol_findings
 from kernel_lsp.toolchain.integrity.refused_text import extension_findings
-from kernel_lsp.verify.gpu.slot import Lost
+from kernel_lsp.verify.gpu.slot import Lost, lost_by
 from kernel_lsp.verify.model.cases import Progress
 from kernel_lsp.verify.session.session import Session
 
@@ -129,11 +129,7 @@ class ForeignProcess:
         if isinstance(answer, Answered):
             error = answer.reply.get("error")
             return Lost(str(error.get("message", error))) if isinstance(error, Mapping) else answer.reply
-        if isinstance(answer, Died):
-            last = next((line for line in reversed(answer.stderr.splitlines()) if line.strip()), "")
-            ending = f"signal {-answer.returncode}" if answer.returncode < 0 else f"exit status {answer.returncode}"
-            return Lost(f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip())
-        return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+        return lost_by(answer, command, deadline_s)
 
 
 class ForeignAsker:

@@ -27,6 +27,7 @@ from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch,
 from kernel_lsp.errors import InternalError
 from kernel_lsp.verify.devices.device import CaseRun, DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
+from kernel_lsp.verify.model.cases import unjudged
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 from kernel_lsp.verify.timing.result import TimedOperation, TimingOutcome
 
@@ -322,15 +323,7 @@ def _judge_copies(case: DeviceCase, paths: Mapping[str, Path], gpu: str) -> Case
     n_blocks = case.bound.n_blocks
     return judge_outputs(
         case.case.operation,
-        CaseResult(
-            device=gpu,
-            operation=case.bound.name,
-            family=replace(case.case, family=case.files.family).kind,
-            shapes={tensor.name: tensor.shape for tensor in case.bound.tensors if tensor.role == "input"},
-            n_blocks=n_blocks,
-            n_blocks_run=n_blocks,
-            errors=(),
-        ),
+        unjudged(case.bound, replace(case.case, family=case.files.family).kind, n_blocks, n_blocks, device=gpu),
         [(result, paths.get(holder.name) or given[holder.name]) for result, holder in case.bound.results],
         case.expectations,
         are_sampled=True,

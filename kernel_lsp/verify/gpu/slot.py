@@ -87,6 +87,16 @@ class Lost:
     is_disconnected: bool = False
 
 
+def lost_by(end: Died | Overran, command: str, deadline_s: float) -> Lost:
+    """Return the loss of a process that gave no answer to a command."""
+    if isinstance(end, Overran):
+        return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+    last = next((line for line in reversed(end.stderr.splitlines()) if line.strip()), "")
+    ending = f"signal {-end.returncode}" if end.returncode < 0 else f"exit status {end.returncode}"
+    message = f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip()
+    return Lost(message, was_killed=end.returncode == -signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class OutOfService:
     """The GPU is given up for the lifetime of this slot."""
@@ -132,7 +142,7 @@ class GpuSlot:
         """`make_worker` returns a worker that is not started. `renews`: it answers `renew`, and every candidate gets a
         process of its own. `place` and `is_local` are as `GpuDevice`'s."""
         self._place, self._is_local = place, is_local
-        self.index, self._make_worker, self._renews, self._is_used = index, make_worker, renews, False
+        self.index, self._make_worker, self.renews, self._is_used = index, make_worker, renews, False
         self._directory, self._compiler = directory, compiler
         self._worker: SlotWorker | None = None
         self._standby: asyncio.Task[SlotWorker] | None = None
@@ -174,11 +184,6 @@ class GpuSlot:
         """Check whether the worker can be trusted with another request."""
         return self._worker is not None and self._worker.is_alive and not self._is_suspect
 
-    @property
-    def renews(self) -> bool:
-        """Check whether its process is exchanged before the next candidate, with all that this one has loaded."""
-        return self._renews
-
     async def ready(self) -> Ready | OutOfService:
         """Ensure a worker that can be trusted with the next candidate."""
         while self._out_of_service is None:
@@ -203,7 +208,7 @@ class GpuSlot:
 
     async def _renewed(self) -> bool:
         """Exchange a used process for another one, where the worker can. Return False when that fails."""
-        if not (self._renews and self._is_used):
+        if not (self.renews and self._is_used):
             return True
         self._is_used = False
         return isinstance(await self.ask(RENEW, {}, deadline_s=OPEN_DEADLINE_S), dict)
@@ -258,15 +263,9 @@ class GpuSlot:
                 if reply.get("status") in ("crashed", "out_of_memory"):
                     self._is_suspect = True
                 return reply
-            case Overran():
+            case _:
                 self._is_suspect = True
-                return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
-            case Died(returncode, stderr):
-                self._is_suspect = True
-                last = next((line for line in reversed(stderr.splitlines()) if line.strip()), "")
-                ending = f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
-                message = f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip()
-                return Lost(message, was_killed=returncode == -signal.SIGKILL)
+                return lost_by(answer, command, deadline_s)
 
     # --- below: replacing
 

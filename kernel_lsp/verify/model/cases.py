@@ -173,6 +173,19 @@ def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tupl
     return [shape_of(type_, sizes) for type_ in types]
 
 
+def unjudged(bound: BoundOperation, family: str, n_blocks: int, n_blocks_run: int, **device: str) -> CaseResult:
+    """Return the result of a case before its outputs are compared. `device` names one other than the executor."""
+    return CaseResult(
+        operation=bound.name,
+        family=family,
+        shapes={tensor.name: tensor.shape for tensor in bound.tensors if tensor.role == "input"},
+        n_blocks=n_blocks,
+        n_blocks_run=n_blocks_run,
+        errors=(),
+        **device,
+    )
+
+
 Plan = Sequence[tuple[Case, BoundOperation]]
 """The cases of one direction with the launches of each. The captured sizes come first."""
 

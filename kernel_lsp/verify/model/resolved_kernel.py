@@ -25,7 +25,7 @@ from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.plan.task_names import fixed_dims, with_fixed_dims, with_task_names
+from kernel_lsp.plan.renaming import fixed_dims, with_fixed_dims, with_task_names
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, shapes_for
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
-from kernel_lsp.core.verdict import CaseResult, Mismatch
+from kernel_lsp.core.verdict import Mismatch
 from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, functions_of, read_ptx
 from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
-from kernel_lsp.verify.model.cases import Plan
+from kernel_lsp.verify.model.cases import Plan, unjudged
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12
@@ -263,14 +263,4 @@ def _n_blocks(bound: BoundOperation) -> int:
 
 def _mismatch(bound: BoundOperation, message: str) -> Mismatch:
     dims = ", ".join(f"{name} = {size:,}" for name, size in bound.dims.items())
-    return Mismatch(
-        message=f"with {dims} {message}",
-        failed=CaseResult(
-            operation=bound.name,
-            family="zeros",
-            shapes={tensor.name: tensor.shape for tensor in bound.tensors if tensor.role == "input"},
-            n_blocks=_n_blocks(bound),
-            n_blocks_run=N_BLOCKS,
-            errors=(),
-        ),
-    )
+    return Mismatch(message=f"with {dims} {message}", failed=unjudged(bound, "zeros", _n_blocks(bound), N_BLOCKS))

@@ -30,7 +30,6 @@ from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
-from kernel_lsp.verify.probes.index_cases import cases_beyond_exact_indices, index_cases
 from kernel_lsp.verify.probes.kernel import (
     EQUAL_TERMS,
     EXACT_SUMS,
@@ -47,7 +46,6 @@ from kernel_lsp.verify.probes.kernel import (
 )
 from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
-from kernel_lsp.verify.probes.rounding_edges import rounding_cases
 from kernel_lsp.verify.probes.sizes import (
     MAX_VAST_HERE,
     captured_rows,
@@ -64,6 +62,7 @@ from kernel_lsp.verify.probes.sums import (
     sizes_beyond_exact_sums,
     sizes_beyond_narrow_places,
 )
+from kernel_lsp.verify.probes.target_cases import cases_beyond_exact_indices, index_cases, rounding_cases
 
 ORDERS: tuple[ThreadOrder, ...] = ("forward", "random", "reverse")
 N_WATCHED = 2

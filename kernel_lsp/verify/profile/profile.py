@@ -31,7 +31,7 @@ from kernel_lsp.core.profile import (
 from kernel_lsp.core.task import Task, TaskTensor
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
-from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation
+from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation, time_floor
 from kernel_lsp.gpu.floor import added_bases
 from kernel_lsp.gpu.launch import SECTOR_BYTES
 from kernel_lsp.gpu.occupancy import occupancy
@@ -44,11 +44,12 @@ from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase
 from kernel_lsp.verify.profile.advice import advise
-from kernel_lsp.verify.profile.measured import compulsory_bytes, measured_kernels
 from kernel_lsp.verify.profile.tools import (
     N_PASSES,
     NcuPages,
+    compulsory_bytes,
     launch_program,
+    measured_kernels,
     run_ncu,
     run_sanitizers,
     run_tidy,
@@ -57,7 +58,6 @@ from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
-from kernel_lsp.verify.timing.floor import time_floor
 
 NEEDED_TOOLS = ("ncu", "compute-sanitizer", "clang-tidy")
 PROFILED_FOLDER = "profiled"

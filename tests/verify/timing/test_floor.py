@@ -8,9 +8,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.measurement import TimeFloor
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, BoundTensor, TensorArgument
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, TensorType
+from kernel_lsp.gpu.estimate import MARGIN, time_floor
 from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.verify.timing.floor import MARGIN, time_floor
 
 H200 = find_gpu("H200")
 BIG = 1 << 28

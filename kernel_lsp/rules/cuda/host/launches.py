@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernel_lsp.core.expression import Expression, free_names
-from kernel_lsp.core.plan import Fill, Launch, LibraryStep, Operation, ScalarParameter, Step
+from kernel_lsp.core.plan import (
+    Fill,
+    Launch,
+    LibraryStep,
+    Operation,
+    ScalarParameter,
+    Step,
+    argument_expressions,
+    launch_numbers,
+)
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.plan.step_parts import argument_expressions, launch_numbers
 from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
 from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts, LaunchFacts, Reach
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
