@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_lsp.worker.profile import launches as profile_launches
 
+from kernel_lsp.worker.gpu import launches as profile_launches
 from kernel_lsp.worker.shipped import cuda_runtime
 from tests.export.fake_driver import FakeDriver, Launch, floats
 
