@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from kernel_lsp.worker.oracle.roundings import is_finite, is_plain, rounding
+from kernel_lsp.worker.oracle.results import _moved
+from kernel_lsp.worker.oracle.roundings import is_finite, is_plain, rounding, unit_of
 
 LARGEST = torch.finfo(torch.float64).max
 
@@ -59,3 +60,16 @@ def test_sums_that_overflow_do_not_make_a_result_infinite() -> None:
     vast = torch.tensor([LARGEST, LARGEST, 1.0], dtype=torch.float64)
     assert is_plain(vast, vast)
     assert rounding(vast, vast, None)["n_finite"] == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_perturbation_is_half_a_unit_up_or_down_and_leaves_the_value(dtype: torch.dtype) -> None:
+    value = torch.randn(1000).to(dtype)
+    before, half = value.clone(), unit_of(dtype) / 2
+    moved = _moved(value, 1, torch.Generator().manual_seed(1))
+    back = _moved(value, -1, torch.Generator().manual_seed(1))
+    ratios = moved / value.double()
+    assert torch.equal(value, before)
+    assert torch.all(((ratios - 1).abs() - half).abs() < 1e-3 * half)
+    assert 400 < int((ratios > 1).sum()) < 600
+    torch.testing.assert_close((moved + back) / 2, value.double(), rtol=1e-14, atol=0.0)

@@ -136,10 +136,11 @@ def _farthest(to: torch.Tensor, draws: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _moved(value: torch.Tensor, sign: int, generator: torch.Generator) -> torch.Tensor:
     """Return float64 values with each element perturbed up or down by half a unit of its last place; narrower types
-    count as f32, which sums are kept in."""
+    count as f32, which sums are kept in. In place: two tensors of 8 bytes an element exist at a time."""
     if not value.is_floating_point():
         return value
-    return value.double() * (1.0 + of_either_sign(value.double(), sign * unit_of(value.dtype) / 2, generator))
+    factors = of_either_sign(value, sign * unit_of(value.dtype) / 2, generator).add_(1.0)
+    return factors.mul_(value.double())
 
 
 @dataclass(frozen=True)

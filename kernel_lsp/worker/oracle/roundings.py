@@ -108,8 +108,8 @@ def unit_of(dtype: torch.dtype) -> float:
 
 
 def of_either_sign(like: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
-    """Return float64 numbers of this size with random signs, one for each element."""
-    signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
+    """Return new float64 numbers of this size with random signs, one for each element."""
+    signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device, dtype=torch.int8)
     return signs.double().mul_(2 * size).sub_(size)
 
 
