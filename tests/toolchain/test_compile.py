@@ -14,7 +14,7 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.supervisor import Conversation
-from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler, compile_cuda
+from kernel_lsp.toolchain.nvrtc.compile import LONG_TEXT, SPLIT, BuildRequest, Compiler, compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
 REVERSE = """\
@@ -64,6 +64,25 @@ async def test_a_template_is_instantiated_by_naming_it(compiler: Compiler) -> No
     outcome = await built(compiler, REVERSE, "reverse<128>", "reverse<2 * 32>")
     assert outcome.symbols == {"reverse<128>": "_Z7reverseILi128EEvPKfPf", "reverse<2 * 32>": "_Z7reverseILi64EEvPKfPf"}
     assert all(f".entry {symbol}" in outcome.ptx for symbol in outcome.symbols.values())
+
+
+async def test_a_long_text_is_compiled_on_several_cores_to_the_same_kernels(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    ask = Conversation.ask
+
+    async def watched(self: Conversation, message: Any, **how: Any) -> Any:
+        asked.append(message["options"])
+        return await ask(self, message, **how)
+
+    monkeypatch.setattr(Conversation, "ask", watched)
+    names = [f"reverse<{n}>" for n in (32, 64, 128, 256)]
+    short = await built(compiler, REVERSE, *names)
+    long = await built(compiler, REVERSE + f"// {'-' * LONG_TEXT}\n", *names)
+    assert [SPLIT in options for options in asked] == [False, True]
+    assert sorted(long.ptx.splitlines()) == sorted(short.ptx.splitlines())
+    assert set(long.kernels) == set(short.kernels)
 
 
 async def test_the_facts_are_those_of_ptxas(compiler: Compiler) -> None:

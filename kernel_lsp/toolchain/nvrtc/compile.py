@@ -147,9 +147,16 @@ def _checksum(payload: bytes) -> str:
 DEFAULT_ARCHITECTURE = "sm_90"
 DEFAULT_DEADLINE_S = 60.0
 DEFAULT_N_PROCESSES = 2
-MIN_CHARACTERS_PER_S = 4000
+MIN_CHARACTERS_PER_S = 2000
 """Minimum characters that a compiler reads a second: a network's text may take longer than the deadline of others.
-ResNet101's 0.5 MB take 22 s of one core, DenseNet201's 1.6 MB three times that (2026-11-28)."""
+ResNet101's 0.5 MB take 22 s of one core, DenseNet201's 1.6 MB three times that (2026-11-28). VGG19's 0.2 MB had no end
+within 60 s on 16 cores that seven networks shared."""
+LONG_TEXT = 50_000
+"""Minimum characters of a text whose kernels are optimized and assembled on several cores."""
+SPLIT = "--split-compile=0"
+"""Use all cores. The PTX is the same but for the order of declarations."""
+FIRST_WITH_SPLIT = 13
+"""First major version of NVRTC for which the option was tried."""
 NVCC_CONSTANTS = (
     *("-DINFINITY=__int_as_float(0x7f800000)", "-DHUGE_VALF=__int_as_float(0x7f800000)"),
     *("-DNAN=__int_as_float(0x7fffffff)", "-DFLT_MAX=3.402823466e+38F"),
@@ -351,6 +358,8 @@ def _message(request: BuildRequest, toolchain: Toolchain) -> dict[str, Any]:
     includes = [f"--include-path={directory}" for directory in toolchain.include_directories]
     if "stdint" not in request.text and any(name in request.text for name in FIXED_WIDTH):
         includes.append(FIXED_WIDTH_HEADER)
+    if len(request.text) >= LONG_TEXT and int(toolchain.version.partition(".")[0]) >= FIRST_WITH_SPLIT:
+        includes.append(SPLIT)
     headers = STANDARD_HEADERS
     if SHORT_TYPES.search(request.text):
         includes.append(f"--pre-include={SHORT_TYPES_HEADER}")
