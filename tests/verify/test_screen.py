@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
-from kernel_lsp.verify.gpu.checks import GpuChecks
+from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.model.cases import Case, Plan
 from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.session import evaluation
@@ -140,3 +141,10 @@ async def test_a_screen_passes_what_orders_its_blocks() -> None:
     found = [outcome async for outcomes in evaluate_all(named("benign", ORDERED)) for outcome in outcomes]
     assert len(found) == len(ORDERED)
     assert [outcome.kernel.file.name for outcome in found if not is_passed(outcome)] == []
+
+
+def test_a_full_check_waits_for_pytorch_up_to_an_end() -> None:
+    none: Any = None
+    assert MeasuringGpu(none, none, 60.0).wait_s == 60.0
+    assert 4.0 < MeasuringGpu(none, none, 60.0, time.monotonic() + 5.0).wait_s <= 5.0
+    assert MeasuringGpu(none, none, 60.0, time.monotonic() - 5.0).wait_s == 0.0

@@ -55,7 +55,8 @@ FINAL_BASELINE_WAIT_S = 240.0
 those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21). Large
 models take minutes; without these modes no kernel can be called faster."""
 BASELINE_SHARE = 0.5
-"""Maximum share of the time for candidates that is waited for these modes afterwards."""
+"""Maximum share of the time for candidates that is waited for these modes afterwards, and its share after which nothing
+waits for them any more: references that came late would leave the full check no time."""
 
 
 @dataclass
@@ -97,7 +98,8 @@ class RunHandle:
         source = read_target(self.request.target, self.request.directory)
         peers = self.request.peers
         wait_s = min(FINAL_BASELINE_WAIT_S, self.settings.run_deadline_s * BASELINE_SHARE)
-        async with Session(self.settings, self.start, full_wait_s=wait_s, peers=peers) as session:
+        wait_end = started + self.settings.run_deadline_s * (1.0 + BASELINE_SHARE)
+        async with Session(self.settings, self.start, full_wait_s=wait_s, wait_end=wait_end, peers=peers) as session:
             for message in missing:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")

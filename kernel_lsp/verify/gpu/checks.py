@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeVar
 
 from kernel_lsp.core.measurement import Measurement
@@ -35,11 +36,18 @@ LEFT_OUT_S = 10.0
 @dataclass(frozen=True)
 class MeasuringGpu:
     """A GPU and the timer of one task's candidates on it. A full verdict waits at least `full_wait_s` for PyTorch's
-    compiled modes. That pays for the result of a search, not for a kernel in development."""
+    compiled modes, but not beyond `wait_end` of the monotonic clock. That pays for the result of a search, not for a
+    kernel in development."""
 
     device: GpuDevice
     timer: Timer
     full_wait_s: float = 0.0
+    wait_end: float = inf
+
+    @property
+    def wait_s(self) -> float:
+        """Return the seconds for which a full verdict that waits from now on does."""
+        return max(0.0, min(self.full_wait_s, self.wait_end - time.monotonic()))
 
 
 class Untimed:
@@ -129,7 +137,7 @@ class GpuChecks:
         with progress.stage("baselines"):
             for case in timed if not has_failed(beside) else ():
                 operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await gpu.timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else gpu.full_wait_s)
+                await gpu.timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else gpu.wait_s)
         async with self._rest(plans) as coming:
             job = GpuJob(
                 build=KernelBuild(progress.candidate_id, built),

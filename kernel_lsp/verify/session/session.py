@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Protocol
 
@@ -56,14 +57,16 @@ class Session:
         start: SessionStart | None = None,
         *,
         full_wait_s: float = 0.0,
+        wait_end: float = inf,
         peers: Sequence[str] = (),
         n_slots: int = N_SLOTS,
         is_one_of_several: bool = False,
     ) -> None:
-        """`start` was entered already; `full_wait_s` is as `MeasuringGpu`'s, `peers` as `OperationTimer`'s. `n_slots`
-        candidates are compiled and screened at a time. `is_one_of_several`: other processes have the other GPUs of this
-        machine, so that verdicts name this one's index."""
+        """`start` was entered already; `full_wait_s` and `wait_end` are as `MeasuringGpu`'s, `peers` as
+        `OperationTimer`'s. `n_slots` candidates are compiled and screened at a time. `is_one_of_several`: other
+        processes have the other GPUs of this machine, so that verdicts name this one's index."""
         self.settings, self._full_wait_s, self._peers = settings, full_wait_s, peers
+        self._wait_end = wait_end
         self._n_slots, self._is_one_of_several = n_slots, is_one_of_several
         self._stack = AsyncExitStack()
         self._start = start
@@ -249,7 +252,7 @@ class Session:
 
     async def _measuring_gpu(self, task: Task, device: GpuDevice) -> MeasuringGpu:
         wait_s = max(self.settings.baseline_wait_s, self._full_wait_s)
-        return MeasuringGpu(device, await self.timer(task, device), wait_s)
+        return MeasuringGpu(device, await self.timer(task, device), wait_s, self._wait_end)
 
     async def _no_gpu(self) -> SettingError:
         seen, device = await self.worker.describe(), self.settings.device

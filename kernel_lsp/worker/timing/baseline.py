@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -39,6 +40,11 @@ N_CAPTURE_CALLS = 3
 """Calls of a mode with graphs of its own: a plain one, one that records, one that replays."""
 
 Function = Callable[..., Any]
+
+
+MIN_COMPILE_THREADS, SHARES = 2, 4
+"""Minimum processes of one mode that compile kernels, and divisor of the cores: by default each of three modes takes
+one per core, beside our own compiler and executors."""
 
 
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +81,11 @@ def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
     something is compiled."""
     with contextlib.suppress(Exception):
         from torch._inductor import async_compile, compile_fx  # noqa: F401 (to have it imported)
+        from torch._inductor import config as inductor
 
         if torch.version.cuda is not None:
+            share = max(MIN_COMPILE_THREADS, (os.cpu_count() or 1) // SHARES)
+            inductor.compile_threads = min(inductor.compile_threads, share)
             async_compile.AsyncCompile.warm_pool()
             async_compile.AsyncCompile.use_process_pool()  # starts its processes; until they run one thread compiles
         if request["device"] != "cpu":

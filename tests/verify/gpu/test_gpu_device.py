@@ -251,3 +251,22 @@ async def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "gpu-x.lock").write_text('{"pid": 1, "command": "gone", "since": "long ago"}')
     async with GpuLock("x", directory=tmp_path, deadline_s=0.1).held():
         pass
+
+
+async def test_a_process_that_waits_is_before_one_that_takes_the_gpu_again(tmp_path: Path) -> None:
+    often, once = (GpuLock("x", directory=tmp_path, deadline_s=30.0) for _ in range(2))
+    order: list[str] = []
+
+    async def take_often() -> None:
+        for _ in range(20):
+            async with often.held():
+                order.append("often")
+                await asyncio.sleep(0.05)
+
+    async def take_once() -> None:
+        await asyncio.sleep(0.02)
+        async with once.held():
+            order.append("once")
+
+    await asyncio.gather(take_often(), take_once())
+    assert order.index("once") <= 2
