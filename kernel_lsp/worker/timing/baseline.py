@@ -85,7 +85,7 @@ def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
 
         if torch.version.cuda is not None:
             share = max(MIN_COMPILE_THREADS, (os.cpu_count() or 1) // SHARES)
-            inductor.compile_threads = min(inductor.compile_threads, share)
+            inductor.compile_threads = min(inductor.compile_threads or 1, share)
             async_compile.AsyncCompile.warm_pool()
             async_compile.AsyncCompile.use_process_pool()  # starts its processes; until they run one thread compiles
         if request["device"] != "cpu":
