@@ -125,7 +125,7 @@ def test_a_check_of_the_next_element_does_not_give_a_block_one_more(index: str, 
 )
 def test_a_product_of_sizes_is_not_kept_in_an_int(value: str, is_found: bool) -> None:
     text = f"__global__ void f(float* v, size_t rows, int cols) {{\n    int n = {value};\n    v[threadIdx.x] = n;\n}}\n"
-    assert ("KL216" in codes(text)) is is_found
+    assert ("KL274" in codes(text)) is is_found
 
 
 LOADER = (

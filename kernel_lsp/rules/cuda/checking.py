@@ -21,7 +21,7 @@ from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, 
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
-from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature, start_values
+from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature, start_values, widths
 from kernel_lsp.rules.cuda.outline import CudaFile, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.threads import atomics, barriers, fences, grid_strides, partial_sums, racy_updates, warps
@@ -31,7 +31,7 @@ from kernel_lsp.rules.rule import Check, checks_in
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
-    *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences),
+    *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences, widths),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {

@@ -22,6 +22,7 @@ from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.host.values import declared_sizes, known_value
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
+from kernel_lsp.rules.cuda.simulation.watcher import simulated
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
@@ -75,6 +76,8 @@ class FunctionFacts:
     launches: tuple[LaunchFacts, ...]
     findings: tuple[RuleFinding, ...]
     reaches: tuple[Reach, ...] = ()
+    short_launch: int | None = None
+    """The number of launches before the first one that gives the kernel too little dynamic shared memory."""
 
     def shifted(self, n_lines: int) -> FunctionFacts:
         """Return the facts of the same function moved `n_lines` down."""
@@ -157,7 +160,13 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
         reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
+        short_launch=_short_launch(function) if is_dynamic or len(static) < len(arrays) else None,
     )
+
+
+def _short_launch(function: Function) -> int | None:
+    """Return the number of launches of the kernel before one that gives it less shared memory than it accesses."""
+    return next((int(fault.kind) for fault in simulated(function) if fault.code == "KL233"), None)
 
 
 def _reaches(function: Function) -> Iterator[Reach]:

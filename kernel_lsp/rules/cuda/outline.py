@@ -13,7 +13,7 @@ from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import declarations, fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
-from kernel_lsp.rules.cuda.host.launch_shapes import launch_shapes
+from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape, launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.kernel_texts import (
     bytes_used,
@@ -293,7 +293,7 @@ class CudaFile:
         return tuple(self.parsed.position(each.outer.start_byte)[0] for each in definitions)
 
     @once
-    def launch_shapes(self) -> dict[str, tuple]:
+    def launch_shapes(self) -> dict[str, tuple[LaunchShape, ...]]:
         """The template arguments and blocks of the launches in host code, by kernel."""
         return launch_shapes(self.parsed.text, self.constants) if b"<<<" in self.parsed.data else {}
 

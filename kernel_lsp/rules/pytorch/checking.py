@@ -16,6 +16,7 @@ from kernel_lsp.rules.pytorch import (
     loading,
     memory,
     precision,
+    selection,
     sync,
     timing,
     training,
@@ -28,7 +29,9 @@ from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, fir
 from kernel_lsp.rules.pytorch.trained import may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
-CHECKS = checks_in(sync, cost, copies, devices, memory, doubles, precision, usage, training, loading, timing)
+CHECKS = checks_in(
+    *(sync, cost, copies, devices, memory, doubles, precision, usage, training, loading, timing, selection)
+)
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
 """Maximum findings per file. An editor shows no more usefully."""

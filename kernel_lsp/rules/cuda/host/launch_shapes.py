@@ -1,15 +1,26 @@
-"""Compute the block and the template arguments of each launch, in host code or in a plan, where they are numbers."""
+"""Compute the block, the template arguments and the dynamic shared memory of each launch, in host code or in a plan."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
-from kernel_lsp.source.host_launches import host_launches, plan_expression, split_top
+from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top
 
-LaunchShape = tuple[tuple[int | None, ...], tuple[int, int, int]]
-"""Template arguments, None where one is no number, and the threads along x, y and z."""
+
+class LaunchShape(NamedTuple):
+    """A launch whose block is known. A template argument that is no number is None."""
+
+    template: tuple[int | None, ...]
+    block: tuple[int, int, int]
+    shared: str | None
+    """The bytes of dynamic shared memory, an expression of the arguments `a0`, `a1` and so on; None where unknown."""
+    place: int
+    """The number of launches of the kernel before this one."""
+
 
 _OF_PLAN = re.compile(r"^[ \t]*//[^\n]*?:[ \t]+([\w:]+[ \t]*(?:<[^\n]*>)?<<<[^\n]*)", re.M)
 """A launch in a plan's comment."""
@@ -19,14 +30,22 @@ def launch_shapes(text: str, constants: Mapping[str, int]) -> dict[str, tuple[La
     """Return the template arguments and the block of each launch whose block is known, by kernel."""
     found: dict[str, tuple[LaunchShape, ...]] = {}
     of_file = {name: str(value) for name, value in constants.items()}
+    n_before: Counter[str] = Counter()
     for launch in host_launches(_OF_PLAN.sub(lambda line: line[1].replace("//", "/"), text)):
         defined = {**of_file, **launch.defined}
         block = _block(launch.sizes[1], defined) if len(launch.sizes) > 1 else None
+        kernel = launch.kernel.rpartition("::")[2]
         if block is not None:
-            kernel = launch.kernel.rpartition("::")[2]
             arguments = tuple(_number(each, defined) for each in launch.template)
-            found[kernel] = (*found.get(kernel, ()), (arguments, block))
+            shape = LaunchShape(arguments, block, _shared(launch, defined), n_before[kernel])
+            found[kernel] = (*found.get(kernel, ()), shape)
+        n_before[kernel] += 1
     return found
+
+
+def _shared(launch: HostLaunch, defined: Mapping[str, str]) -> str | None:
+    names = {each: f"a{place}" for place, each in enumerate(launch.arguments) if each.isidentifier()}
+    return plan_expression(launch.sizes[2], names, defined) if len(launch.sizes) > 2 else None
 
 
 def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None:

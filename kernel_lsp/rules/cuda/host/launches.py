@@ -164,8 +164,8 @@ def shared_too_large(file: FileFacts) -> Iterator[Hit]:
     "KL233",
     "dynamic-shared-unset",
     ERROR,
-    summary="A kernel with dynamic shared memory is launched without any",
-    why="`extern __shared__` gets as many bytes as the launch says: with none, every access is out of bounds.",
+    summary="A kernel with dynamic shared memory is launched with too little, or without any",
+    why="`extern __shared__` gets as many bytes as the launch says: an access behind them is out of bounds.",
     bad="""
     // kernel-lsp: 1
     // op: copy(x: f32[N]) -> (out: f32[N])
@@ -196,6 +196,12 @@ def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
     for launch in file.launches:
         if launch.kernel in dynamic and launch.shared_bytes == 0:
             yield Hit(launch.range, f"`{launch.kernel}` uses `extern __shared__`, and this launch gives it 0 bytes")
+    for kernel in file.kernels:
+        launches = [launch for launch in file.launches if launch.kernel == kernel.name]
+        is_short = kernel.short_launch is not None and kernel.short_launch < len(launches)
+        if is_short and kernel.short_launch is not None and launches[kernel.short_launch].shared_bytes != 0:
+            message = f"dynamic shared memory is too small: `{kernel.name}` accesses more than this launch gives it"
+            yield Hit(launches[kernel.short_launch].range, message)
 
 
 @declare(

@@ -223,7 +223,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     WARNING,
     on="device",
     needs=("size_t int64_t ptrdiff_t long",),
-    summary="An `int` counts up to a 64-bit size, is compared with one, or holds a product of one",
+    summary="An `int` counts up to a 64-bit size, or is compared with one",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
     __global__ void fill(float* __restrict__ out, size_t n) {
@@ -260,25 +260,9 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
     for variable, product, factor in _products_widened_elsewhere(function):
         message = f"32-bit product for `{variable.name}`: `{factor}` is widened elsewhere, here it wraps from 2^31 on"
         yield hit(file, product, message)
-    for variable, size in _narrowed_products(function):
-        message = f"32-bit `{variable.name}` holds a product of the 64-bit `{size.name}`: it overflows from 2^31 on"
-        yield hit(file, variable.declaration, message)
 
 
 # --- below: arrays and indices
-
-
-def _narrowed_products(function: Function) -> Iterator[tuple[Variable, Variable]]:
-    """Yield each `int` that is set to a product of two sizes, one of 64 bits: ``int total = rows * cols;``."""
-    for variable in function.all_variables():
-        value = variable.value
-        is_narrow = variable.is_integer and not variable.is_wide_integer
-        if value is None or not is_narrow or value.type != "binary_expression" or function.operator(value) != "*":
-            continue
-        sides = [function.variable(value.child_by_field_id(field)) for field in (fields.LEFT, fields.RIGHT)]
-        wide = [side for side in sides if side is not None and side.is_wide_integer]
-        if wide and all(side in function.parameters for side in sides):
-            yield variable, wide[0]
 
 
 _WIDE = r"(?:std::)?(?:size_t|u?int64_t|long long|ptrdiff_t|long)"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from kernel_lsp.rules.cuda.bounds.thread_range import block_size
+from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.values import Value
@@ -30,14 +32,17 @@ class Shape:
     guess: int = DEFAULT_THREADS
     is_implied: bool = False
     """True where an index across the grid implies the threads, which may be fewer than the block's."""
+    launch: LaunchShape | None = None
+    """The launch in the file, if the block is its."""
 
 
 def shape_of(function: Function) -> Shape:
     """Return the block of the kernel's first launch whose size is known, or an implied one."""
-    guess = DEFAULT_SIDE if re.search(r"(?:threadIdx|thread_index\(\))\.y", _whole_text(function)) else DEFAULT_THREADS
-    for arguments, block in function.file.launch_shapes.get(function.name, ()):
-        if 0 < block[0] * block[1] * block[2] <= MAX_THREADS:
-            return Shape(block, True, tuple(None if each is None else Value(each) for each in arguments), guess)
+    guess = DEFAULT_SIDE if re.search(r"(?:threadIdx|thread_index\(\))\.y", whole_text(function)) else DEFAULT_THREADS
+    for launch in function.file.launch_shapes.get(function.name, ()):
+        if 0 < math.prod(launch.block) <= MAX_THREADS:
+            template = tuple(None if each is None else Value(each) for each in launch.template)
+            return Shape(launch.block, True, template, guess, launch=launch)
     sides = [_implied(function, axis) for axis in ("x", "y")]
     if guess == DEFAULT_SIDE:
         x, y = (
@@ -55,7 +60,7 @@ def shape_of(function: Function) -> Shape:
     return Shape((extent, 1, 1), bool(sides[0]), (), guess, True)
 
 
-def _whole_text(function: Function) -> str:
+def whole_text(function: Function) -> str:
     """Return the text of a kernel and of the device functions that it names."""
     others = function.file.device_texts
     return " ".join((function.text, *(text for name, text in others.items() if name in function.text)))

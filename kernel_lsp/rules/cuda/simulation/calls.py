@@ -101,7 +101,7 @@ class Caller(Calculator):
         return (
             unknown(*values)
             if _PURE.fullmatch(last) or is_functor
-            else Value(None, DATA | (0 if is_here else FOREIGN), True)
+            else Value(None, DATA | (0 if is_here else FOREIGN), True, parts=self.exchanged(name, values, node))
         )
 
     def _atomic(self, name: str, given: list[Node]) -> Value:
@@ -134,7 +134,7 @@ class Caller(Calculator):
             values = [self.value(each) for each in given]
             is_whole = bool(values) and values[0].number in (0xFFFFFFFF, -1) and "shfl" in name
             self.warp_barrier(node, is_whole)
-            return Value(None, DATA | ELECTED, True)
+            return Value(None, DATA | ELECTED, True, parts=self.exchanged(name, values, node))
         if last in ("this_thread_block", "tiled_partition", "this_grid", "coalesced_threads", "binary_partition"):
             group = {"this_thread_block": "block", "this_grid": "grid"}.get(last, "tile")
             return Value(None, group=group)

@@ -62,6 +62,14 @@ class Calculator(Looper):
         """Watch an access: a read, a write, an atomic operation or a lock."""
 
     @abstractmethod
+    def contributed(self, place: Place, node: Node) -> list[int] | None:
+        """Return the threads whose data a loaded element contains."""
+
+    @abstractmethod
+    def exchanged(self, name: str, values: list[Value], node: Node) -> list[int] | None:
+        """Return the threads whose data each thread receives in a warp function."""
+
+    @abstractmethod
     def barrier(self, node: Node) -> None:
         """Watch a barrier of the block."""
 
@@ -104,13 +112,15 @@ class Calculator(Looper):
                 origins | CHOSEN | address.origins & ~BLOCK,
                 origins > 0,
                 loads=frozenset((key,)) | address.loads,
+                parts=self.contributed(place, node),
             )
         known = self.loaded.get(key)
         if known is None:
             origins = SIZE | CHOSEN | (LOADED if address.origins & (BLOCK | LOADED) else 0)
             origins |= address.origins & sum(ALONG)
             known = self.loaded[key] = replace(self.fresh(origins), loads=frozenset((key,)))
-        return known
+        parts = self.contributed(place, node)
+        return known if parts is None else replace(known, parts=parts)
 
     def _value_of_number_literal(self, node: Node) -> Value:
         return Value(integer_literal(self.source(node)))
@@ -343,7 +353,7 @@ class Calculator(Looper):
         if name in self.file.constants:
             return Value(self.file.constants[name])
         if name in self.file.shared_names:
-            memory = Memory(name, "shared", 4, is_set=True)
+            memory = Memory(name, "shared", 4, is_set=True, limit=self.dynamic_bytes)
             return Value(0, 0, False, memory, 4, (None,))
         if name in self.file.constant_arrays:
             element, sizes = self.file.constant_arrays[name]

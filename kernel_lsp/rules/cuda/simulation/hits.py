@@ -26,6 +26,7 @@ _MESSAGES = {
     ("KL219", "index"): "racy update: threads with the same index lose updates, use an atomic operation",
     ("KL219", "all"): "racy update: all threads update this element, use an atomic operation or a reduction",
     ("KL219", "blocks"): "racy update: each block of the grid updates this element, use an atomic operation",
+    ("KL273", "lost"): "incomplete reduction: the values of some threads never reach the result",
     ("KL248", "unset"): "`{}` is never set: shared memory is not zeroed",
 }
 

@@ -13,6 +13,8 @@ from kernel_lsp.rules.cuda.simulation.values import DATA, FOREIGN, SIZE, Cell, V
 MAX_EXACT_ROUNDS, MAX_OPEN_ROUNDS, MAX_REPEATED_ROUNDS = 300, 2, 2
 """Maximum iterations of a loop whose bound is known, of one whose bound is not, and of one that steps evenly, before
 its last iteration."""
+MAX_EXCHANGING_ROUNDS = 32
+"""Maximum iterations of an even loop in which threads read values of others, before its last iteration."""
 
 
 class Looper(Machine):
@@ -50,6 +52,7 @@ class Looper(Machine):
     ) -> None:
         entered, origins = self.threads(), self.origins
         loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
+        loop.n_exchanges = self.n_exchanges
         self.loops.append(loop)
         n_conditions = len(self.conditions)
         for round_ in range(MAX_EXACT_ROUNDS):
@@ -67,11 +70,14 @@ class Looper(Machine):
                 break
             if update is not None:
                 self.value(update)
-                if round_ == MAX_REPEATED_ROUNDS and condition is not None:
+                n_repeated = MAX_EXCHANGING_ROUNDS if self.needs_all_rounds(loop) else MAX_REPEATED_ROUNDS
+                if round_ == n_repeated and condition is not None:
                     self._skip_to_last(condition, update)
+            loop.is_open = loop.is_open or condition is None
             if condition is None and round_ >= MAX_OPEN_ROUNDS:
                 break
         self.loops.pop()
+        self.left_loop(loop)
         del self.splits[loop.splits :]
         del self.conditions[n_conditions:]
         self.origins = origins
@@ -102,6 +108,7 @@ class Looper(Machine):
         value = self.value(condition)
         self.origins |= value.origins
         is_open = value.number is None or bool(value.origins & (SIZE | DATA))
+        loop.is_open = loop.is_open or is_open
         if is_open and round_ >= MAX_OPEN_ROUNDS:
             return False
         if round_ == 0:

@@ -24,6 +24,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Place,
     Value,
     held,
+    joined,
     lanes,
     selected,
     unknown,
@@ -76,6 +77,10 @@ class Loop:
     round_: int = 0
     depth: int = 0
     """The number of calls around the loop."""
+    is_open: bool = False
+    """True where the number of iterations is unknown."""
+    n_exchanges: int = 0
+    """The exchanges between threads before the loop."""
 
 
 class Machine(ABC):
@@ -98,6 +103,9 @@ class Machine(ABC):
         self.shared_memories: dict[int, Memory] = {}
         """Shared variables by the place of their declaration."""
         self.n_operations = 0
+        self.dynamic_bytes: int | None = None
+        self.n_exchanges = 0
+        """How often threads have read values of others."""
         self.n_fresh = 0
 
     # what a subclass does
@@ -109,6 +117,14 @@ class Machine(ABC):
     @abstractmethod
     def place(self, node: Node) -> Cell | Place:
         """Find the variable or the element that an expression names."""
+
+    @abstractmethod
+    def left_loop(self, loop: Loop) -> None:
+        """Watch the end of a loop."""
+
+    @abstractmethod
+    def needs_all_rounds(self, loop: Loop) -> bool:
+        """Return whether the iterations of a loop differ in what they exchange between threads."""
 
     # names
 
@@ -246,6 +262,7 @@ class Machine(ABC):
         if kind == "shared":
             self.shared_memories[variable.name_node.start_byte] = memory
         memory.is_set = memory.is_set or "extern" in variable.type_text or variable.value is not None
+        memory.limit = self.dynamic_bytes if "extern" in variable.type_text else None
         if kind == "local" and variable.value is not None:
             self.value(variable.value)
         if not variable.is_array:
@@ -370,19 +387,9 @@ class Machine(ABC):
         if self._is_unsure() and any(c.differs and c.number is None for c in self.conditions):
             memory = value.memory or old.memory
             same = value.number == old.number and value.memory is old.memory
-            cell.value = (
-                value
-                if same
-                else Value(
-                    None,
-                    value.origins | old.origins | DATA,
-                    True,
-                    memory,
-                    value.width,
-                    (),
-                    value.loads | old.loads,
-                )
-            )
+            origins, loads = value.origins | old.origins | DATA, value.loads | old.loads
+            either = value if same else Value(None, origins, True, memory, value.width, (), loads)
+            cell.value = replace(either, parts=joined(value.parts, old.parts))
         elif self.mask is None:
             cell.value = value
         else:

@@ -58,6 +58,8 @@ class Memory:
     """The arrays that are members of a structure in shared memory."""
     accesses: list = field(default_factory=list)
     written: set[int] = field(default_factory=set)
+    limit: int | None = None
+    """The bytes of dynamic shared memory that the launch gives; None where unknown."""
     is_racing: bool = False
     """True after a race, until the next barrier: what follows has the same cause."""
 
@@ -91,6 +93,8 @@ class Value:
     """The threads for which an unknown condition may hold; None for all."""
     is_own: bool = False
     """True for an unknown number that has a known part of each thread's own."""
+    parts: list[int] | None = None
+    """The threads whose data each thread's value contains, one bit for each; None where that is not followed."""
 
     @property
     def differs(self) -> bool:
@@ -147,12 +151,21 @@ def unknown(*sources: Value, origins: int = 0) -> Value:
     """Return an unknown number that differs between threads if any of its sources does."""
     loads: frozenset = frozenset()
     varies = is_own = False
+    parts: list[int] | None = None
     for source in sources:
+        parts = joined(parts, source.parts)
         is_own = is_own or source.is_own
         origins |= source.origins
         varies = varies or source.differs
         loads |= source.loads
-    return Value(None, origins, varies, loads=loads, is_own=is_own)
+    return Value(None, origins, varies, loads=loads, is_own=is_own, parts=parts)
+
+
+def joined(one: list[int] | None, two: list[int] | None) -> list[int] | None:
+    """Return the contributions to a value that is made of two."""
+    if one is None or two is None:
+        return two if one is None else one
+    return one if one is two else list(map(operator.or_, one, two))
 
 
 def held(value: Value, type_text: str) -> Value:
@@ -216,6 +229,9 @@ def selected(threads: list[bool], chosen: Value, other: Value) -> Value:
     if chosen.memory is not other.memory or chosen.number is None or other.number is None:
         found = unknown(chosen, other)
         memory = chosen.memory or other.memory
+        if found.parts is not None:
+            sides = [each.parts or [0] * len(threads) for each in (chosen, other)]
+            found.parts = [a if is_chosen else b for is_chosen, a, b in zip(threads, *sides, strict=True)]
         return replace(found, varies=True, memory=memory, width=chosen.width if chosen.memory else other.width)
     one, two = (lanes(each.number, len(threads)) for each in (chosen, other))
     number = [a if is_chosen else b for is_chosen, a, b in zip(threads, one, two, strict=True)]

@@ -9,10 +9,13 @@ from itertools import pairwise
 
 from tree_sitter import Node
 
+from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of
+from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of, whole_text
 from kernel_lsp.rules.cuda.simulation.calls import Caller
-from kernel_lsp.rules.cuda.simulation.machine import Frame, Split, Stopped
+from kernel_lsp.rules.cuda.simulation.contributions import Contributions, may_reduce
+from kernel_lsp.rules.cuda.simulation.loops import MAX_EXCHANGING_ROUNDS
+from kernel_lsp.rules.cuda.simulation.machine import Frame, Loop, Split, Stopped
 from kernel_lsp.rules.cuda.simulation.values import (
     ALONG,
     BLOCK,
@@ -101,6 +104,7 @@ class Watcher(Caller):
         self.memories: dict[int, Memory] = {}
         self.has_lock = "atomicCAS" in function.text or "atomicExch" in function.text
         self.is_grid = "blockIdx" in function.text
+        self.contributions = Contributions(self.n_threads, shape.is_known) if may_reduce(whole_text(function)) else None
 
     def run_kernel(self) -> None:
         """Run the kernel until it ends, or until the simulation knows no further."""
@@ -111,13 +115,29 @@ class Watcher(Caller):
         frame.constants = self.template_values(function.definition.outer, list(self.shape.template))
         for parameter in function.parameters:
             self.declare(parameter.name, self._given(parameter))
+        self.dynamic_bytes = self._dynamic_bytes()
         try:
             self.run(function.body)
         except (Stopped, RecursionError):
             return
+        for site in () if self.contributions is None else self.contributions.lost():
+            self.note("KL273", site, "lost")
         for memory, node in self.unset.values():
             if not memory.written and not memory.is_set:
                 self.note("KL248", node, "unset", memory.name)
+
+    def _dynamic_bytes(self) -> int | None:
+        """Return the dynamic shared memory that the launch gives, for these arguments."""
+        launch = self.shape.launch
+        if launch is None or launch.shared is None:
+            return None
+        cells = (self.cell(parameter.name) for parameter in self.root.parameters)
+        numbers = [None if cell is None else cell.value.number for cell in cells]
+        known = {f"a{place}": number for place, number in enumerate(numbers) if isinstance(number, int)}
+        try:
+            return evaluate_int(parse(launch.shared), known)
+        except ExpressionError:
+            return None
 
     def _given(self, parameter) -> Cell:
         if parameter.is_pointer:
@@ -203,6 +223,32 @@ class Watcher(Caller):
             memory.accesses.clear()
             memory.is_set, memory.is_racing = True, False
 
+    # contributions of threads to reductions
+
+    def contributed(self, place: Place, node: Node) -> list[int] | None:
+        if self.contributions is None:
+            return None
+        found = self.contributions.loaded(place, self.threads(), self.sites(node)[-1])
+        self.n_exchanges = self.contributions.n_exchanges
+        return found
+
+    def exchanged(self, name: str, values: list[Value], node: Node) -> list[int] | None:
+        if self.contributions is None:
+            return None
+        found = self.contributions.shuffled(name, values, self.threads(), self.sites(node)[-1])
+        self.n_exchanges = self.contributions.n_exchanges
+        return found
+
+    def left_loop(self, loop: Loop) -> None:
+        is_partial = loop.is_open or loop.round_ > MAX_EXCHANGING_ROUNDS
+        if self.contributions is not None and is_partial and self.n_exchanges > loop.n_exchanges:
+            self.contributions.is_followed = False
+
+    def needs_all_rounds(self, loop: Loop) -> bool:
+        if self.contributions is None or not self.contributions.is_followed or self.n_exchanges == loop.n_exchanges:
+            return False
+        return not any(each.is_open for each in (*self.outer_loops, *self.loops) if each is not loop)
+
     # accesses
 
     def _beyond(self, base: Value, index: Value) -> str:
@@ -254,16 +300,32 @@ class Watcher(Caller):
 
     def access(self, place: Place, kind: str, node: Node, value: Value | None = None) -> None:
         memory = place.memory
+        if self.contributions is not None and kind in ("write", "atomic"):
+            is_sure = not self._is_unsure()
+            self.contributions.stored(place, value, self.threads(), is_sure, kind == "atomic")
         if place.problem:
             sites = self.sites(node)
             self.note("KL218", sites[-1], "index", place.problem)
         self.spend(30)
         if isinstance(place.address.number, list):
             self._check_pattern(place, place.address.number, node)
+        if memory.limit is not None:
+            self._check_limit(place, memory.limit, node)
         if memory.kind == "shared":
             self._access_shared(place, kind, node, value)
         elif memory.kind == "global" and kind == "write":
             self._check_update(place, node, value)
+
+    def _check_limit(self, place: Place, limit: int, node: Node) -> None:
+        """Note an access behind the dynamic shared memory of the launch. Sizes that are unknown have the same numbers
+        on both sides, so that only a small distance shows that they are the same sizes."""
+        uncertain = (self.origins & ~self._harmless()) | (place.address.origins & ~SIZE)
+        if place.address.number is None or uncertain & ~(BLOCK | sum(ALONG)):
+            return
+        pairs = zip(lanes(place.address.number, self.n_threads), self.threads(), strict=True)
+        end = max(address for address, is_active in pairs if is_active) + place.width
+        if limit < end <= limit + MIN_OPEN_STRIDE and self.shape.launch is not None:
+            self.note("KL233", node, str(self.shape.launch.place))
 
     def _check_pattern(self, place: Place, addresses: list[int], node: Node) -> None:
         """Note accesses of a warp that its memory serves one thread at a time: in one bank, or in as many sectors."""

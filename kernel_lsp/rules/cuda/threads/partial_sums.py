@@ -1,4 +1,4 @@
-"""KL249: a sum over a warp that is used by lanes that do not have it."""
+"""KL249 and KL273: sums that lack the values of some threads where they are used."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.assumed_block import whole_text
+from kernel_lsp.rules.cuda.simulation.contributions import may_reduce
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import may_depend_on_thread, values_of
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import Hit
@@ -60,6 +63,47 @@ def partial_sum_used(kernel: Function) -> Iterator[Hit]:
         if use is not None:
             reported.add(total.name)
             yield hit(kernel.file, use, f"`{total.name}` is whole in lane 0 alone: broadcast it with `__shfl_sync`")
+
+
+@declare(
+    "KL273",
+    "incomplete-reduction",
+    WARNING,
+    on="device",
+    summary="A reduction leaves the values of some threads out",
+    why="""
+    A warp has 32 lanes, so its first shuffle goes over 16. A tree that halves its distance needs a power of two: of 192
+    threads, the last three become one without the third. Begin at the next power of two, and check that the other
+    element exists.
+    """,
+    bad="""
+    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out) {
+        float sum = x[blockIdx.x * 32 + threadIdx.x];
+        for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
+        if (threadIdx.x == 0) out[blockIdx.x] = sum;
+    }
+
+    cudaError_t run(const float* x, float* out, int rows) {
+        sum_rows<<<rows, 32>>>(x, out);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out) {
+        float sum = x[blockIdx.x * 32 + threadIdx.x];
+        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
+        if (threadIdx.x == 0) out[blockIdx.x] = sum;
+    }
+
+    cudaError_t run(const float* x, float* out, int rows) {
+        sum_rows<<<rows, 32>>>(x, out);
+        return cudaGetLastError();
+    }
+    """,
+)
+def incomplete_reduction(function: Function) -> Iterator[Hit]:
+    if may_reduce(whole_text(function)):
+        yield from simulated_hits(function, "KL273")
 
 
 # --- below
