@@ -1,271 +1,152 @@
-"""Activations and their gradients."""
+"""Activations and their gradients, as a table of formulas."""
 
 from __future__ import annotations
 
+import ast
+import operator
+from collections.abc import Callable, Mapping
+
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.scalar import Scalar, both, compare, operation, select
+from kernel_lsp.generate.ir.scalar import Scalar, both, cast, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import clamped, elementwise, number, op, parameter
 from kernel_lsp.generate.lowering.builder import Call
 from kernel_lsp.generate.lowering.registry import lowers
 
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-"""Constants of SELU: Self-Normalizing Neural Networks, Klambauer et al. 2017; with ATen's digits."""
+FORMULAS = {
+    "gelu(x, approximate: fixed = 'none')": "gelu_tanh(x) if approximate == 'tanh' else gelu(x)",
+    "gelu_backward(grad, x, approximate: fixed = 'none')": (
+        "grad * gelu_tanh_derivative(x) if approximate == 'tanh' else grad * gelu_derivative(x)"
+    ),
+    "silu(x)": "silu(x)",
+    "silu_backward(grad, x)": "grad * sigmoid(x) * (1 + x * (1 - sigmoid(x)))",
+    "relu6(x)": "clamp(x, 0, 6)",
+    "hardtanh(x, min_val: number = -1, max_val: number = 1)": "clamp(x, min_val, max_val)",
+    "hardtanh_backward(grad, x, min_val: number = -1, max_val: number = 1)": (
+        "0 if x <= min_val or x >= max_val else grad"
+    ),
+    "hardsigmoid(x)": "hard(x)",
+    "hardsigmoid_backward(grad, x)": "grad / 6 if x > -3 and x < 3 else 0",
+    "hardswish(x)": "x * hard(x)",
+    "hardswish_backward(grad, x)": "0 if x < -3 else grad * (x / 3 + 0.5) if x <= 3 else grad",
+    "leaky_relu(x, negative_slope: number = 0.01)": "x if x > 0 else x * negative_slope",
+    "leaky_relu_backward(grad, x, negative_slope: number)": "grad if x > 0 else grad * negative_slope",
+    "prelu(x, weight)": "x if x > 0 else weight * x",
+    "_prelu_kernel(x, weight)": "x if x > 0 else weight * x",
+    "elu(x, alpha: fixed = 1, scale: fixed = 1, input_scale: fixed = 1)": (
+        "x * scale if x > 0 else expm1(x * input_scale) * (alpha * scale)"
+    ),
+    "elu_backward(grad, alpha: fixed, scale: fixed, input_scale: fixed, is_result: fixed, x)": (
+        "grad * ((x + alpha * scale) * input_scale if is_result else"
+        " exp(x * input_scale) * (alpha * scale * input_scale)) if x <= 0 else grad * scale"
+    ),
+    # Self-Normalizing Neural Networks, Klambauer et al. 2017, with ATen's digits.
+    "selu(x)": "x * 1.0507009873554805 if x > 0 else expm1(x) * (1.6732632423543772 * 1.0507009873554805)",
+    "celu(x, alpha: number = 1)": "x if x > 0 else expm1(x / alpha) * alpha",
+    "softplus(x, beta: number = 1, threshold: number = 20)": (
+        "x if x * beta > threshold else log1p(exp(x * beta)) / beta"
+    ),
+    "softplus_backward(grad, x, beta: number, threshold: number)": (
+        "grad if x * beta > threshold else grad * sigmoid(x * beta)"
+    ),
+    "mish(x)": "x * tanh(soft(x))",
+    "mish_backward(grad, x)": "grad * (tanh(soft(x)) + x * sigmoid(x) * (1 - tanh(soft(x)) * tanh(soft(x))))",
+    "log_sigmoid(x)": "(x if x < 0 else 0) - log1p(exp(-abs(x)))",
+    "log_sigmoid_forward(x)": "(x if x < 0 else 0) - log1p(exp(-abs(x)))",
+    "sigmoid_backward(grad, y)": "grad * ((1 - y) * y)",
+    "tanh_backward(grad, y)": "grad * (1 - y * y)",
+    "threshold(x, threshold: number, value: number)": "value if x <= threshold else x",
+    "threshold_backward(grad, x, threshold: number)": "0 if x <= threshold else grad",
+}
+"""Result of an element by the operator and its arguments in ATen's order: tensors, numbers, and `fixed` constants of
+the kernel. Functions are those that code generation knows."""
+PARTS = {"hard(x)": "clamp(x + 3, 0, 6) / 6", "soft(x)": "x if x > 20 else log1p(exp(x))"}
+"""Functions that formulas share. The logarithm of 1 + exp(x) is x itself where that is exact in f32."""
+OPERATORS: dict[type[ast.AST], str] = {
+    **{ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"},
+    **{ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq"},
+}
+
+Value = Scalar | float | str
+
+
+class _Formula:
+    """Evaluates an expression for operands of one type. Constants of the kernel are computed as Python does."""
+
+    def __init__(self, values: Mapping[str, Value], like: Scalar) -> None:
+        self._values, self._like = values, like
+
+    def scalar(self, node: ast.expr) -> Scalar:
+        value = self._value(node)
+        assert not isinstance(value, str)
+        return value if isinstance(value, Scalar) else number(value, self._like)
+
+    def _value(self, node: ast.expr) -> Value:
+        match node:
+            case ast.Constant(value=int() | float() | str() as value):
+                return value
+            case ast.Name(id=name):
+                return self._values[name]
+            case ast.UnaryOp(operand=ast.Constant(value=int() | float() as value)):
+                return -value
+            case ast.UnaryOp(operand=operand):
+                return op("neg", self.scalar(operand))
+            case ast.IfExp(test=test, body=body, orelse=otherwise):
+                condition = self._value(test)
+                if isinstance(condition, Scalar):
+                    return select(condition, self.scalar(body), self.scalar(otherwise))
+                return self._value(body if condition else otherwise)
+            case ast.BoolOp(op=kind, values=[left, right]):
+                conditions = self.scalar(left), self.scalar(right)
+                is_and = isinstance(kind, ast.And)
+                return both(*conditions) if is_and else operation("logical_or", DType.BOOL, *conditions)
+            case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
+                return self._combined(OPERATORS[type(kind)], left, right)
+            case ast.Call(func=ast.Name(id="clamp"), args=arguments):
+                return clamped(*map(self.scalar, arguments))
+            case ast.Call(func=ast.Name(id=name), args=[argument]):
+                x, part = self.scalar(argument), PARTS.get(f"{name}(x)")
+                return op(name, x) if part is None else _Formula({"x": x}, x).scalar(_parsed(part))
+        raise SyntaxError(f"not in a formula: {ast.unparse(node)}")
+
+    def _combined(self, name: str, left: ast.expr, right: ast.expr) -> Value:
+        values = self._value(left), self._value(right)
+        if not any(isinstance(value, Scalar) for value in values):
+            return getattr(operator, name)(*values)
+        operands = self.scalar(left), self.scalar(right)
+        return compare(name, *operands) if name in ("lt", "le", "gt", "ge") else op(name, *operands)
 
 
-@lowers("gelu")
-def _gelu(call: Call) -> Tensor:
-    approximate = call.node.keywords.get("approximate", call.raw(1, "approximate", "none"))
-    return elementwise(call, lambda x: op("gelu_tanh" if approximate == "tanh" else "gelu", x), call.tensor(0))
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
-@lowers("gelu_backward")
-def _gelu_backward(call: Call) -> Tensor:
-    approximate = call.node.keywords.get("approximate", call.raw(2, "approximate", "none"))
-    name = "gelu_tanh_derivative" if approximate == "tanh" else "gelu_derivative"
-    return elementwise(call, lambda grad, x: op("mul", grad, op(name, x)), call.tensor(0), call.tensor(1))
+def _rule(name: str, signature: ast.arguments, body: ast.expr) -> Callable[[Call], Tensor | tuple[Tensor | None, ...]]:
+    defaults = [None] * (len(signature.args) - len(signature.defaults)) + [*map(ast.literal_eval, signature.defaults)]
+    kinds = [ast.unparse(argument.annotation) if argument.annotation else "tensor" for argument in signature.args]
+    names = [argument.arg for argument in signature.args]
+    tensors = [position for position, kind in enumerate(kinds) if kind == "tensor"]
 
+    def rule(call: Call) -> Tensor | tuple[Tensor | None, ...]:
+        values: dict[str, Value] = {}
+        for position, (argument, kind, default) in enumerate(zip(names, kinds, defaults, strict=True)):
+            if kind == "number":
+                values[argument] = cast(parameter(call, position, argument, default), call.dtype())
+            elif kind == "fixed":
+                raw = call.raw(position, argument, default)
+                values[argument] = raw if isinstance(raw, str) else call.number(position, argument, default)
 
-@lowers("silu")
-def _silu(call: Call) -> Tensor:
-    return elementwise(call, lambda x: op("silu", x), call.tensor(0))
+        def element(*operands: Scalar) -> Scalar:
+            own = {names[position]: operand for position, operand in zip(tensors, operands, strict=True)}
+            return _Formula(values | own, operands[0]).scalar(body)
 
+        out = elementwise(call, element, *map(call.tensor, tensors))
+        return (out, None) if name.endswith("_forward") else out
 
-@lowers("silu_backward")
-def _silu_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        s = op("sigmoid", x)
-        one = number(1, x)
-        return op("mul", op("mul", grad, s), op("add", one, op("mul", x, op("sub", one, s))))
+    return rule
 
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
 
-
-@lowers("hardtanh", "relu6")
-def _hardtanh(call: Call) -> Tensor:
-    low, high = (0.0, 6.0) if "relu6" in call.node.op else _limits(call, 1)
-    return elementwise(call, lambda x: clamped(x, number(low, x), number(high, x)), call.tensor(0))
-
-
-@lowers("hardtanh_backward")
-def _hardtanh_backward(call: Call) -> Tensor:
-    low, high = _limits(call, 2)
-
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        is_flat = operation(
-            "logical_or", DType.BOOL, compare("le", x, number(low, x)), compare("ge", x, number(high, x))
-        )
-        return select(is_flat, number(0, x), grad)
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-def _limits(call: Call, position: int) -> tuple[Scalar, Scalar]:
-    return parameter(call, position, "min_val", -1), parameter(call, position + 1, "max_val", 1)
-
-
-@lowers("hardsigmoid")
-def _hardsigmoid(call: Call) -> Tensor:
-    return elementwise(call, lambda x: _hard_sigmoid(x), call.tensor(0))
-
-
-@lowers("hardswish")
-def _hardswish(call: Call) -> Tensor:
-    return elementwise(call, lambda x: op("mul", x, _hard_sigmoid(x)), call.tensor(0))
-
-
-def _hard_sigmoid(x: Scalar) -> Scalar:
-    shifted = clamped(op("add", x, number(3, x)), number(0, x), number(6, x))
-    return op("div", shifted, number(6, x))
-
-
-@lowers("hardsigmoid_backward")
-def _hardsigmoid_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        inside = both(compare("gt", x, number(-3, x)), compare("lt", x, number(3, x)))
-        return select(inside, op("div", grad, number(6, x)), number(0, x))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("hardswish_backward")
-def _hardswish_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        middle = op("mul", grad, op("add", op("div", x, number(3, x)), number(0.5, x)))
-        above = select(compare("le", x, number(3, x)), middle, grad)
-        return select(compare("lt", x, number(-3, x)), number(0, x), above)
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("leaky_relu")
-def _leaky_relu(call: Call) -> Tensor:
-    slope = parameter(call, 1, "negative_slope", 0.01)
-
-    def body(x: Scalar) -> Scalar:
-        return select(compare("gt", x, number(0, x)), x, op("mul", x, number(slope, x)))
-
-    return elementwise(call, body, call.tensor(0))
-
-
-@lowers("leaky_relu_backward")
-def _leaky_relu_backward(call: Call) -> Tensor:
-    slope = parameter(call, 2, "negative_slope")
-
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        return select(compare("gt", x, number(0, x)), grad, op("mul", grad, number(slope, x)))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("prelu", "_prelu_kernel")
-def _prelu(call: Call) -> Tensor:
-    def body(x: Scalar, weight: Scalar) -> Scalar:
-        return select(compare("gt", x, number(0, x)), x, op("mul", weight, x))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("elu")
-def _elu(call: Call) -> Tensor:
-    alpha, scale, input_scale = call.number(1, "alpha", 1), call.number(2, "scale", 1), call.number(3, "input_scale", 1)
-
-    def body(x: Scalar) -> Scalar:
-        negative = op("mul", op("expm1", op("mul", x, number(input_scale, x))), number(alpha * scale, x))
-        return select(compare("gt", x, number(0, x)), op("mul", x, number(scale, x)), negative)
-
-    return elementwise(call, body, call.tensor(0))
-
-
-@lowers("elu_backward")
-def _elu_backward(call: Call) -> Tensor:
-    alpha, scale, input_scale = call.number(1, "alpha"), call.number(2, "scale"), call.number(3, "input_scale")
-    is_result = bool(call.raw(4, "is_result"))
-
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        if is_result:
-            slope = op("mul", op("add", x, number(alpha * scale, x)), number(input_scale, x))
-        else:
-            slope = op("mul", op("exp", op("mul", x, number(input_scale, x))), number(alpha * scale * input_scale, x))
-        positive = op("mul", grad, number(scale, x))
-        return select(compare("le", x, number(0, x)), op("mul", grad, slope), positive)
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("selu")
-def _selu(call: Call) -> Tensor:
-    def body(x: Scalar) -> Scalar:
-        negative = op("mul", op("expm1", x), number(SELU_ALPHA * SELU_SCALE, x))
-        return select(compare("gt", x, number(0, x)), op("mul", x, number(SELU_SCALE, x)), negative)
-
-    return elementwise(call, body, call.tensor(0))
-
-
-@lowers("celu")
-def _celu(call: Call) -> Tensor:
-    alpha = parameter(call, 1, "alpha", 1)
-
-    def body(x: Scalar) -> Scalar:
-        negative = op("mul", op("expm1", op("div", x, number(alpha, x))), number(alpha, x))
-        return select(compare("gt", x, number(0, x)), x, negative)
-
-    return elementwise(call, body, call.tensor(0))
-
-
-@lowers("softplus")
-def _softplus(call: Call) -> Tensor:
-    beta, threshold = parameter(call, 1, "beta", 1), parameter(call, 2, "threshold", 20)
-
-    def body(x: Scalar) -> Scalar:
-        scaled = op("mul", x, number(beta, x))
-        soft = op("div", op("log1p", op("exp", scaled)), number(beta, x))
-        return select(compare("gt", scaled, number(threshold, x)), x, soft)
-
-    return elementwise(call, body, call.tensor(0))
-
-
-@lowers("softplus_backward")
-def _softplus_backward(call: Call) -> Tensor:
-    beta, threshold = parameter(call, 2, "beta"), parameter(call, 3, "threshold")
-
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        scaled = op("mul", x, number(beta, x))
-        soft = op("mul", grad, op("sigmoid", scaled))
-        return select(compare("gt", scaled, number(threshold, x)), grad, soft)
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("mish")
-def _mish(call: Call) -> Tensor:
-    def body(x: Scalar) -> Scalar:
-        return op("mul", x, op("tanh", _softplus_of(x)))
-
-    return elementwise(call, body, call.tensor(0))
-
-
-def _softplus_of(x: Scalar) -> Scalar:
-    """Return log(1 + exp(x)); x itself where that is exact in f32."""
-    return select(compare("gt", x, number(20, x)), x, op("log1p", op("exp", x)))
-
-
-@lowers("mish_backward")
-def _mish_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        tanh = op("tanh", _softplus_of(x))
-        slope = op("mul", op("mul", x, op("sigmoid", x)), op("sub", number(1, x), op("mul", tanh, tanh)))
-        return op("mul", grad, op("add", tanh, slope))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("log_sigmoid_forward")
-def _log_sigmoid_forward(call: Call) -> tuple[Tensor | None, ...]:
-    return (elementwise(call, _log_sigmoid_of, call.tensor(0)), None)
-
-
-@lowers("log_sigmoid")
-def _log_sigmoid(call: Call) -> Tensor:
-    return elementwise(call, _log_sigmoid_of, call.tensor(0))
-
-
-def _log_sigmoid_of(x: Scalar) -> Scalar:
-    low = select(compare("lt", x, number(0, x)), x, number(0, x))
-    return op("sub", low, op("log1p", op("exp", op("neg", op("abs", x)))))
-
-
-@lowers("sigmoid_backward")
-def _sigmoid_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, y: Scalar) -> Scalar:
-        return op("mul", grad, op("mul", op("sub", number(1, y), y), y))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("tanh_backward")
-def _tanh_backward(call: Call) -> Tensor:
-    def body(grad: Scalar, y: Scalar) -> Scalar:
-        return op("mul", grad, op("sub", number(1, y), op("mul", y, y)))
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("threshold_backward")
-def _threshold_backward(call: Call) -> Tensor:
-    threshold = parameter(call, 2, "threshold")
-
-    def body(grad: Scalar, x: Scalar) -> Scalar:
-        return select(compare("le", x, number(threshold, x)), number(0, x), grad)
-
-    return elementwise(call, body, call.tensor(0), call.tensor(1))
-
-
-@lowers("threshold")
-def _threshold(call: Call) -> Tensor:
-    threshold, value = parameter(call, 1, "threshold"), parameter(call, 2, "value")
-
-    def body(x: Scalar) -> Scalar:
-        return select(compare("le", x, number(threshold, x)), number(value, x), x)
-
-    return elementwise(call, body, call.tensor(0))
+for _signature, _text in FORMULAS.items():
+    _function = ast.parse(f"def {_signature}: pass").body[0]
+    assert isinstance(_function, ast.FunctionDef)
+    lowers(_function.name)(_rule(_function.name, _function.args, _parsed(_text)))

@@ -124,10 +124,7 @@ def _clamp_one_side(call: Call) -> Tensor:
         return elementwise(call, lambda x, y: op(name, x, y), call.tensor(0), call.tensor(1))
     limit = call.scalar(1, "min" if is_min else "max", call.dtype())
 
-    def body(x: Scalar) -> Scalar:
-        return clamped(x, limit, None) if is_min else clamped(x, None, limit)
-
-    return elementwise(call, body, call.tensor(0))
+    return elementwise(call, lambda x: clamped(x, limit, None) if is_min else clamped(x, None, limit), call.tensor(0))
 
 
 @lowers("clamp.Tensor")

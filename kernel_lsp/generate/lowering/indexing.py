@@ -68,10 +68,7 @@ def _index_select(call: Call) -> Tensor:
 def _embedding(call: Call) -> Tensor:
     weight, indices = call.tensor(0, "weight"), call.tensor(1, "indices")
 
-    def to_source(index: tuple[Index, ...]) -> list[Index]:
-        return [position_of(Access(indices, index[:-1])), index[-1]]
-
-    return call.builder.view(weight, call.shape(), to_source)
+    return call.builder.view(weight, call.shape(), lambda index: [position_of(Access(indices, index[:-1])), index[-1]])
 
 
 @lowers("index", "_unsafe_index")
@@ -361,11 +358,7 @@ def _nll_loss(call: Call) -> tuple[Tensor, ...]:
         return call.builder.pointwise(call.dtype(0), call.shape(0), loss), converted(call, total_weight, 1)
     total = call.builder.reduction("sum", dtype, target.shape, axes, loss, name="loss")
     if reduction == 1:
-
-        def mean(index: tuple[Index, ...]) -> Scalar:
-            return op("div", Access(total, ()), Access(total_weight, ()))
-
-        total = call.builder.pointwise(dtype, (), mean)
+        total = call.builder.pointwise(dtype, (), lambda index: op("div", Access(total, ()), Access(total_weight, ())))
     return converted(call, total, 0), converted(call, total_weight, 1)
 
 

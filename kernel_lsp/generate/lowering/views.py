@@ -34,10 +34,7 @@ def _permute(call: Call) -> Tensor:
     rank = len(source.shape)
     order = [axis % rank for axis in call.integers(1, "dims")]
 
-    def to_source(index: tuple[Index, ...]) -> list[Index]:
-        return [index[order.index(axis)] for axis in range(rank)]
-
-    return call.builder.view(source, call.shape(), to_source)
+    return call.builder.view(source, call.shape(), lambda index: [index[order.index(axis)] for axis in range(rank)])
 
 
 @lowers("t")
@@ -125,10 +122,7 @@ def _select(call: Call) -> Tensor:
     if position.constant is not None and position.constant < 0:
         position = source.shape[axis] + position
 
-    def to_source(index: tuple[Index, ...]) -> tuple[Index, ...]:
-        return (*index[:axis], position, *index[axis:])
-
-    return call.builder.view(source, call.shape(), to_source)
+    return call.builder.view(source, call.shape(), lambda index: (*index[:axis], position, *index[axis:]))
 
 
 @lowers("split_with_sizes", "split_with_sizes_copy", "split", "split_copy", "chunk", "unbind")
@@ -159,10 +153,7 @@ def _cat(call: Call) -> Tensor:
     axis = call.axis(1, "dim", len(shape), 0)
     parts = [part for part in call.tensors(0) if part is not None and len(part.shape) == len(shape)]
 
-    def element(index: tuple[Index, ...]) -> Scalar:
-        return choose_part(parts, axis, index, dtype)
-
-    return call.builder.pointwise(dtype, shape, element)
+    return call.builder.pointwise(dtype, shape, lambda index: choose_part(parts, axis, index, dtype))
 
 
 Piece = tuple[Index, Scalar, Scalar]
