@@ -5,8 +5,6 @@ Written in the subset that `kernel_lsp.ptx.compile.native` translates. `info` ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault, warn
 from kernel_lsp.ptx.checks.access_traces import trace
 from kernel_lsp.ptx.compile.native import load8, load64, shift_right, store64
@@ -115,13 +113,3 @@ def trust_shared(launch: int) -> int:
         limit = load64(launch + Launch.SHARED_BYTES) - (1 << log2) + 1
         store64(launch + Launch.SHARED_LIMITS + 8 * log2, limit if limit > 0 else 0)
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    check,
-    check_shared,
-    check_shared_written,
-    is_in_gap,
-    watch,
-    trust_shared,
-)

@@ -5,8 +5,6 @@ Written in the subset that `kernel_lsp.ptx.compile.native` translates. `info` ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.run.layout import Context, Info, Thread
 
@@ -28,6 +26,3 @@ def warn(context: int, thread: int, info: int) -> int:
         store64(load64(context + Context.WARNING_PLACES) + site, place)
     store64(counts, load64(counts) + 1)
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (fault, warn)

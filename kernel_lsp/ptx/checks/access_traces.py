@@ -5,8 +5,6 @@ Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import load64, shift_right, store64
 from kernel_lsp.ptx.run.layout import WARP_SIZE, Context, Info, SiteTrace, Thread
 
@@ -60,9 +58,3 @@ def add_to_seen(context: int, key: int) -> int:
     store64(seen + 8 * slot, key)
     store64(context + Context.N_SEEN, load64(context + Context.N_SEEN) + 1)
     return 1
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    trace,
-    add_to_seen,
-)

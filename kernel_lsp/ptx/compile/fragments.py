@@ -13,7 +13,6 @@ Every lane of a warp must take part; otherwise the instruction is undefined.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -129,6 +128,3 @@ def perform_matrix(first: int, stride: int, group: int) -> int:
     code = call_warp(load64(first + Thread.WARP_FUNCTION), load64(first + Thread.MATRIX_AREA), stride)
     store64(first + Thread.C, load64(first + Thread.C) + (code >> STEP_SHIFT))
     return code & ((1 << STEP_SHIFT) - 1)
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (perform_matrix,)

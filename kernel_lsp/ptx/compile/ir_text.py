@@ -7,38 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _INTRINSICS = {
-    "fabs": ("{t}", "({t})"),
-    "copysign": ("{t}", "({t}, {t})"),
-    "sqrt": ("{t}", "({t})"),
-    "fma": ("{t}", "({t}, {t}, {t})"),
-    "minimumnum": ("{t}", "({t}, {t})"),
-    "maximumnum": ("{t}", "({t}, {t})"),
-    "minimum": ("{t}", "({t}, {t})"),
-    "maximum": ("{t}", "({t}, {t})"),
-    "roundeven": ("{t}", "({t})"),
-    "floor": ("{t}", "({t})"),
-    "ceil": ("{t}", "({t})"),
-    "trunc": ("{t}", "({t})"),
-    "exp2": ("{t}", "({t})"),
-    "log2": ("{t}", "({t})"),
-    "sin": ("{t}", "({t})"),
-    "cos": ("{t}", "({t})"),
-    "smin": ("{t}", "({t}, {t})"),
-    "smax": ("{t}", "({t}, {t})"),
-    "umin": ("{t}", "({t}, {t})"),
-    "umax": ("{t}", "({t}, {t})"),
-    "abs": ("{t}", "({t}, i1)"),
-    "ctpop": ("{t}", "({t})"),
-    "ctlz": ("{t}", "({t}, i1)"),
-    "cttz": ("{t}", "({t}, i1)"),
-    "bitreverse": ("{t}", "({t})"),
-    "fshl": ("{t}", "({t}, {t}, {t})"),
-    "fshr": ("{t}", "({t}, {t}, {t})"),
-    "sadd.sat": ("{t}", "({t}, {t})"),
-    "ssub.sat": ("{t}", "({t}, {t})"),
-    "uadd.with.overflow": ("{{{t}, i1}}", "({t}, {t})"),
-    "usub.with.overflow": ("{{{t}, i1}}", "({t}, {t})"),
+    "({t})": "fabs sqrt roundeven floor ceil trunc exp2 log2 sin cos ctpop bitreverse",
+    "({t}, i1)": "abs ctlz cttz",
+    "({t}, {t})": (
+        "copysign minimumnum maximumnum minimum maximum smin smax umin umax sadd.sat ssub.sat"
+        " uadd.with.overflow usub.with.overflow"
+    ),
+    "({t}, {t}, {t})": "fma fshl fshr",
 }
+"""Names of intrinsics by the types of their parameters. Their result has the type of the first one."""
+_PARAMETERS = {name: parameters for parameters, names in _INTRINSICS.items() for name in names.split()}
 _LLVM_NAME = {"f32": "float", "f64": "double"}
 
 
@@ -100,10 +78,10 @@ def declarations(text: str) -> str:
     """Return the declaration of each intrinsic that `text` calls."""
     lines = []
     for name, kind in sorted(set(re.findall(r"@llvm\.([a-z0-9.]+?)\.([if]\d+)\(", text))):
-        if name in _INTRINSICS:
+        if name in _PARAMETERS:
             llvm_type = _LLVM_NAME.get(kind, kind)
-            result, parameters = (part.format(t=llvm_type) for part in _INTRINSICS[name])
-            lines.append(f"declare {result} @llvm.{name}.{kind}{parameters}")
+            result = f"{{{llvm_type}, i1}}" if name.endswith(".with.overflow") else llvm_type
+            lines.append(f"declare {result} @llvm.{name}.{kind}{_PARAMETERS[name].format(t=llvm_type)}")
     for integer, floating in sorted(set(re.findall(r"@llvm\.fpto[su]i\.sat\.(i\d+)\.(f\d+)\(", text))):
         for sign in "su":
             name = f"llvm.fpto{sign}i.sat.{integer}.{floating}"

@@ -29,20 +29,10 @@ from kernel_lsp.ptx.compile import (
     warpgroups,
 )
 from kernel_lsp.ptx.compile.emitter import EmittedKernel, emit_kernel
-from kernel_lsp.ptx.compile.native import translate
+from kernel_lsp.ptx.compile.native import declared, functions_of, translate
 from kernel_lsp.ptx.compile.prelude import prelude_for
-from kernel_lsp.ptx.races import (
-    clusters as race_clusters,
-)
-from kernel_lsp.ptx.races import (
-    order as race_order,
-)
-from kernel_lsp.ptx.races import (
-    signals as race_signals,
-)
-from kernel_lsp.ptx.races import (
-    watch as races,
-)
+from kernel_lsp.ptx.races import clusters as race_clusters
+from kernel_lsp.ptx.races import order, rules, signals, stores, watch
 from kernel_lsp.ptx.run import (
     barrier_objects,
     block_barriers,
@@ -80,26 +70,12 @@ HANDLERS = {
 }
 """Instruction handlers by opcode."""
 NATIVE_FUNCTIONS = (
-    *scheduler.FUNCTIONS,
-    *warp_operations.FUNCTIONS,
-    *block_barriers.FUNCTIONS,
-    *access_checks.FUNCTIONS,
-    *access_traces.FUNCTIONS,
-    *cluster_scheduler.FUNCTIONS,
-    *fragments.FUNCTIONS,
-    *barrier_objects.FUNCTIONS,
-    *copies_in_flight.FUNCTIONS,
-    *bulk_arrivals.FUNCTIONS,
-    *bulk_stores.FUNCTIONS,
+    *functions_of(scheduler, warp_operations, block_barriers, access_checks, access_traces, cluster_scheduler),
+    fragments.perform_matrix,
+    *functions_of(barrier_objects, copies_in_flight, bulk_arrivals, bulk_stores),
 )
 """Native functions on the hot path of every run."""
-RARE_FUNCTIONS = (
-    *access_faults.FUNCTIONS,
-    *races.FUNCTIONS,
-    *race_order.FUNCTIONS,
-    *race_signals.FUNCTIONS,
-    *race_clusters.FUNCTIONS,
-)
+RARE_FUNCTIONS = functions_of(access_faults, watch, rules, stores, order, signals, race_clusters)
 """Native functions that only small runs call, about the same amount of code.
 They compile in a quarter of the time and run half as long again."""
 LIBM_FUNCTIONS = (
@@ -108,12 +84,12 @@ LIBM_FUNCTIONS = (
 )
 """C library functions that LLVM may call for operations that the CPU lacks."""
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
-CALLED_BY_KERNELS = {
-    **barrier_objects.CALLED_BY_KERNELS,
-    **copies_in_flight.CALLED_BY_KERNELS,
-    **bulk_arrivals.CALLED_BY_KERNELS,
-    **bulk_stores.CALLED_BY_KERNELS,
-}
+CALLED_BY_KERNELS = (
+    *(barrier_objects.barrier_init, barrier_objects.barrier_arrive, barrier_objects.barrier_test),
+    *(copies_in_flight.copy_started, copies_in_flight.copies_waited, bulk_arrivals.bulk_started),
+    *(bulk_stores.bulk_store_started, bulk_stores.bulk_stores_committed, bulk_stores.bulk_stores_waited),
+    bulk_stores.check_stores_ended,
+)
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (
     "always_inliner",
@@ -186,7 +162,7 @@ class Compiler:
         self.run_cluster = self._scheduler.get_function_address("run_cluster")
         self.number_threads = self._scheduler.get_function_address("number_threads")
         self.run_block = self._scheduler.get_function_address("run_block")
-        for name in (*SLOW_CHECKS, *CALLED_BY_KERNELS):
+        for name in (*SLOW_CHECKS, *(function.__name__ for function in CALLED_BY_KERNELS)):
             llvm.add_symbol(name, self._scheduler.get_function_address(name))
 
     def load(self, text: str, *, is_quick: bool = False) -> LoadedModule:
@@ -280,8 +256,7 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"
     )
-    for name, n_arguments in CALLED_BY_KERNELS.items():
-        declarations += f"declare i64 @{name}({', '.join(['i64'] * n_arguments)})\n"
+    declarations += declared(CALLED_BY_KERNELS)
     return declarations + prelude_for(body) + body + MODULE_FLAGS
 
 

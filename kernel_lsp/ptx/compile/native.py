@@ -13,6 +13,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -81,15 +82,24 @@ _BINARY = {
 _COMPARE = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "slt", ast.LtE: "sle", ast.Gt: "sgt", ast.GtE: "sge"}
 
 
+def functions_of(*modules: ModuleType) -> tuple[Callable[..., int], ...]:
+    """Return the functions that modules in this subset define, in their order."""
+    found = ((module, value) for module in modules for value in vars(module).values() if inspect.isfunction(value))
+    return tuple(function for module, function in found if function.__module__ == module.__name__)
+
+
+def declared(functions: Sequence[Callable[..., int]]) -> str:
+    """Return the declarations of functions that are translated elsewhere."""
+    arguments = ((function.__name__, ", ".join(["i64"] * function.__code__.co_argcount)) for function in functions)
+    return "".join(f"declare i64 @{name}({types})\n" for name, types in arguments)
+
+
 def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable[..., int]] = ()) -> str:
     """Return the LLVM IR of the functions, each with external linkage under its own name.
     They may call `others`, which are translated elsewhere."""
     names = {function.__name__ for function in (*functions, *others)}
-    declared = "".join(
-        f"declare i64 @{other.__name__}({', '.join(['i64'] * other.__code__.co_argcount)})\n" for other in others
-    )
     bodies = "\n".join(_FunctionTranslator(function, names).run() for function in functions)
-    return _DECLARATIONS + declared + bodies
+    return _DECLARATIONS + declared(others) + bodies
 
 
 # --- below: one function

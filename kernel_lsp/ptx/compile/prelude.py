@@ -113,9 +113,7 @@ define internal {float, double} @k.fma_with_error(float %a, float %b, float %c) 
   %dr = fpext float %r to double
   %d = fsub double %s, %dr
   %e = fadd double %d, %err
-  %v0 = insertvalue {float, double} undef, float %r, 0
-  %v1 = insertvalue {float, double} %v0, double %e, 1
-  ret {float, double} %v1
+  PAIR {float, double} %r, %e
 }
 define internal {float, double} @k.div_with_error(float %a, float %b) #0 {
   %r = fdiv float %a, %b
@@ -127,9 +125,7 @@ define internal {float, double} @k.div_with_error(float %a, float %b) #0 {
   %neg = fcmp olt float %b, 0.0
   %nd = fneg double %d
   %e = select i1 %neg, double %nd, double %d
-  %v0 = insertvalue {float, double} undef, float %r, 0
-  %v1 = insertvalue {float, double} %v0, double %e, 1
-  ret {float, double} %v1
+  PAIR {float, double} %r, %e
 }
 define internal {float, double} @k.sqrt_with_error(float %a) #0 {
   %r = call float @llvm.sqrt.f32(float %a)
@@ -137,17 +133,13 @@ define internal {float, double} @k.sqrt_with_error(float %a) #0 {
   %dr = fpext float %r to double
   %p = fmul double %dr, %dr
   %e = fsub double %da, %p
-  %v0 = insertvalue {float, double} undef, float %r, 0
-  %v1 = insertvalue {float, double} %v0, double %e, 1
-  ret {float, double} %v1
+  PAIR {float, double} %r, %e
 }
 define internal {float, double} @k.truncate_with_error(double %a) #0 {
   %r = fptrunc double %a to float
   %dr = fpext float %r to double
   %e = fsub double %a, %dr
-  %v0 = insertvalue {float, double} undef, float %r, 0
-  %v1 = insertvalue {float, double} %v0, double %e, 1
-  ret {float, double} %v1
+  PAIR {float, double} %r, %e
 }
 define internal {float, double} @k.sum_with_error(double %a, double %b) #0 {
   %v = call {double, double} @k.two_sum(double %a, double %b)
@@ -157,9 +149,7 @@ define internal {float, double} @k.sum_with_error(double %a, double %b) #0 {
   %dr = fpext float %r to double
   %d = fsub double %s, %dr
   %e = fadd double %d, %err
-  %v0 = insertvalue {float, double} undef, float %r, 0
-  %v1 = insertvalue {float, double} %v0, double %e, 1
-  ret {float, double} %v1
+  PAIR {float, double} %r, %e
 }
 define internal {double, double} @k.two_sum(double %a, double %b) #0 {
   %s = fadd double %a, %b
@@ -168,9 +158,7 @@ define internal {double, double} @k.two_sum(double %a, double %b) #0 {
   %ea = fsub double %a, %aa
   %eb = fsub double %b, %bb
   %err = fadd double %ea, %eb
-  %v0 = insertvalue {double, double} undef, double %s, 0
-  %v1 = insertvalue {double, double} %v0, double %err, 1
-  ret {double, double} %v1
+  PAIR {double, double} %s, %err
 }
 define internal {double, double} @k.fma_with_error.f64(double %a, double %b, double %c) #0 {
   %r = call double @llvm.fma.f64(double %a, double %b, double %c)
@@ -186,9 +174,7 @@ define internal {double, double} @k.fma_with_error.f64(double %a, double %b, dou
   %d = fsub double %h0, %r
   %g = fadd double %d, %h1
   %e = fadd double %g, %l1
-  %v0 = insertvalue {double, double} undef, double %r, 0
-  %v1 = insertvalue {double, double} %v0, double %e, 1
-  ret {double, double} %v1
+  PAIR {double, double} %r, %e
 }
 define internal {double, double} @k.div_with_error.f64(double %a, double %b) #0 {
   %r = fdiv double %a, %b
@@ -197,17 +183,13 @@ define internal {double, double} @k.div_with_error.f64(double %a, double %b) #0 
   %neg = fcmp olt double %b, 0.0
   %nd = fneg double %d
   %e = select i1 %neg, double %nd, double %d
-  %v0 = insertvalue {double, double} undef, double %r, 0
-  %v1 = insertvalue {double, double} %v0, double %e, 1
-  ret {double, double} %v1
+  PAIR {double, double} %r, %e
 }
 define internal {double, double} @k.sqrt_with_error.f64(double %a) #0 {
   %r = call double @llvm.sqrt.f64(double %a)
   %nr = fneg double %r
   %e = call double @llvm.fma.f64(double %nr, double %r, double %a)
-  %v0 = insertvalue {double, double} undef, double %r, 0
-  %v1 = insertvalue {double, double} %v0, double %e, 1
-  ret {double, double} %v1
+  PAIR {double, double} %r, %e
 }
 define internal float @k.step_up(float %x) #0 {
   %b = bitcast float %x to i32
@@ -398,6 +380,10 @@ define internal iN @k.bfi.iN(iN %a, iN %b, i32 %pos, i32 %len) #0 {
   ret iN %r
 }
 """
+_PAIR = r"""%v0 = insertvalue \1 undef, \2 \3, 0
+  %v1 = insertvalue \1 %v0, double \4, 1
+  ret \1 %v1"""
+"""Text of ``PAIR {type, double} result, error``, which returns a result with its error."""
 _ROUNDING = ("k.step_up", "k.step_down", "k.round_rm", "k.round_rp", "k.round_rz")
 """Definitions for float from which those for double are derived."""
 
@@ -431,6 +417,7 @@ def _all_definitions() -> dict[str, str]:
         instance = instance.replace("%n, N", f"%n, {bits}").replace("%end, N", f"%end, {bits}")
         text += re.sub(r"\biN\b", f"i{bits}", instance)
     found = {}
+    text = re.sub(r"PAIR (\{(\w+), double\}) (%\w+), (%\w+)", _PAIR, text)
     for definition in re.findall(r"define .*?\n}\n", text, re.DOTALL):
         name = re.search(r"@(k\.[\w.]+)\(", definition)
         if name:

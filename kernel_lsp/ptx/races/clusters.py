@@ -6,8 +6,6 @@ a `RaceBlock`, `peer` the `RaceBlock` of another block of the cluster, `last` th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.races.layout import (
     BLOCK_MASK,
@@ -160,17 +158,3 @@ def is_in_shared_memory(state: int, record: int) -> int:
     """Check whether a word is in the shared memory of the block of `state`."""
     offset = record - load64(state + RaceBlock.SHARED_RECORDS)
     return offset >= 0 and offset < load64(state + RaceBlock.SHARED_RECORD_BYTES)
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    start_cluster_races,
-    watch_cluster_arrival,
-    order_cluster,
-    note_arrivals,
-    meet_peer,
-    pass_on,
-    knows_peer,
-    find_peer,
-    is_left_over,
-    is_in_shared_memory,
-)

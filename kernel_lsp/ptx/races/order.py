@@ -6,8 +6,6 @@ indices. A thread *knows* another up to a time when all accesses of the other un
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import count_trailing_zeros, fill, load64, store64
 from kernel_lsp.ptx.races.layout import N_WARPS, TIME_MASK, Fence, RaceBlock, RaceLaunch, RaceThread
 from kernel_lsp.ptx.run.layout import WARP_SIZE, Context, Operation, Status, Thread
@@ -191,22 +189,3 @@ def known_of_warp(state: int, own: int, warp: int) -> int:
             if lane != own % WARP_SIZE:
                 known = later(known, load64(thread + RaceThread.LANES + 8 * lane))
     return known
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    start_races,
-    known_time,
-    race_thread,
-    later,
-    raise_to,
-    tick,
-    order_warp,
-    join_rows,
-    join_row,
-    order_arrival,
-    order_barrier,
-    note_fence,
-    store_fence,
-    is_waited_for,
-    known_of_warp,
-)

@@ -6,8 +6,6 @@ thread index, `last` the stamp of the access before, `info` the `Info` of this a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.races.clusters import is_left_over, knows_peer
 from kernel_lsp.ptx.races.layout import (
@@ -172,19 +170,3 @@ def keep_last(state: int, own: int, info: int, record: int) -> int:
     elif is_known == 0:
         store64(record + Record.OTHER_WRITE, last)
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    is_free,
-    is_in_scope,
-    is_harmless,
-    has_seen,
-    has_learned,
-    is_of,
-    knows_block,
-    may_be_cached,
-    new_stamp,
-    put_site,
-    blame,
-    keep_last,
-)

@@ -7,8 +7,6 @@ share one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.races.layout import (
     ANYBODY,
@@ -322,27 +320,3 @@ def take_room(state: int, n_bytes: int) -> int:
         return 0
     store64(launch + RaceLaunch.NEXT, room + n_bytes)
     return room
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    pass_fence,
-    publish,
-    see_signal,
-    is_acquired,
-    is_waited_since,
-    covering_entry,
-    learn,
-    learn_together,
-    learn_peers,
-    table_at,
-    learn_own,
-    fenced_vector,
-    fill_vector,
-    join_vectors,
-    is_later_throughout,
-    new_sync,
-    copy_sync,
-    put_vector,
-    next_version,
-    take_room,
-)

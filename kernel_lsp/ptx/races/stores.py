@@ -5,8 +5,6 @@ Written in the subset that `kernel_lsp.ptx.compile.native` translates, with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load8, load64, store64
 from kernel_lsp.ptx.races.layout import SILENT, STRONG, RaceBlock, Record
@@ -108,13 +106,3 @@ def accuse_store(state: int, own: int, info: int, record: int, index: int) -> in
     store64(record + Record.WRITE, load64(state + RaceBlock.OLD_WRITES + 8 * index))
     store64(record + Record.SITES, load64(state + RaceBlock.OLD_SITES + 8 * index))
     return blame(state, record, conflict_of(state, own, info, record))
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    begin_store,
-    settle_store,
-    conflict_of,
-    is_same,
-    keep_writer,
-    accuse_store,
-)

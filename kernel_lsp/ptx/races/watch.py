@@ -8,12 +8,8 @@ of these must be known, in the sense of `ptx.races.order`. Written in the subset
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import load64, store64
-from kernel_lsp.ptx.races import rules as race_rules
-from kernel_lsp.ptx.races import stores as race_stores
 from kernel_lsp.ptx.races.layout import NOT_THREAD, SILENT, WARP_IN_STAMP, RaceBlock, RaceLaunch, Record
 from kernel_lsp.ptx.races.rules import blame, is_free, is_harmless, is_of, keep_last, new_stamp, put_site
 from kernel_lsp.ptx.races.signals import pass_fence, publish, see_signal
@@ -135,16 +131,3 @@ def note_read(state: int, own: int, info: int, record: int) -> int:
         store64(record + Record.OTHER_READ, stamp)
         put_site(record, 2, info)
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    find_race,
-    watch_fence,
-    spend_steps,
-    read_or_update,
-    read_word,
-    update_word,
-    note_read,
-    *race_rules.FUNCTIONS,
-    *race_stores.FUNCTIONS,
-)

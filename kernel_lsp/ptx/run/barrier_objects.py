@@ -6,8 +6,6 @@ leaves it opaque. Kernels call each function with the host address of the word; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import load64, shift_right, store64
 from kernel_lsp.ptx.run.layout import Context, FaultKind, Thread
@@ -78,15 +76,3 @@ def is_barrier(word: int) -> int:
 def make_object(expected: int, pending: int, n_bytes: int, phase: int) -> int:
     counts = expected | (pending << PENDING_SHIFT) | ((n_bytes + MAX_COUNT) << BYTES_SHIFT)
     return counts | (phase << PHASE_SHIFT) | (MARK << MARK_SHIFT)
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    barrier_init,
-    barrier_arrive,
-    change_object,
-    barrier_test,
-    is_barrier,
-    make_object,
-)
-CALLED_BY_KERNELS = {"barrier_init": 5, "barrier_arrive": 7, "barrier_test": 5}
-"""Number of arguments, by function."""

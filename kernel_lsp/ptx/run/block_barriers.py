@@ -5,8 +5,6 @@ Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.races.order import order_arrival, order_barrier, tick
@@ -118,11 +116,3 @@ def let_arrivers_go(context: int) -> int:
     if n_released > 0 and load64(context + Context.RACES) != 0:
         tick(load64(context + Context.RACES))
     return n_released
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    release_barriers,
-    count_waiting,
-    release,
-    let_arrivers_go,
-)

@@ -7,8 +7,6 @@ object. Written in the subset that `kernel_lsp.ptx.compile.native` translates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.run.barrier_objects import change_object, is_barrier
@@ -93,15 +91,3 @@ def move(source: int, target: int, n_bytes: int) -> int:
     for index in range(n_bytes // 8):
         store64(target + 8 * index, load64(source + 8 * index))
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    bulk_started,
-    look_for_copies,
-    let_arrive,
-    arrive,
-    shadow_of,
-    move,
-)
-CALLED_BY_KERNELS = {"bulk_started": 7}
-"""Number of arguments, by function."""

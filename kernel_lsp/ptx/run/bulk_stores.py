@@ -7,8 +7,6 @@ its group. Shared memory overwritten in between is therefore visible in the tens
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import load64, store64
 from kernel_lsp.ptx.run.bulk_arrivals import move
@@ -61,19 +59,3 @@ def check_stores_ended(context: int, thread: int, _: int, queue: int) -> int:
     if load64(queue + StoreQueue.N_COPIES) == 0:
         return 0
     return fault(context, thread, load64(first + StoreQueue.INFO), load64(first + StoreQueue.SIZE), FaultKind.COPY_LEFT)
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    bulk_store_started,
-    bulk_stores_committed,
-    bulk_stores_waited,
-    end_stores,
-    check_stores_ended,
-)
-CALLED_BY_KERNELS = {
-    "bulk_store_started": 7,
-    "bulk_stores_committed": 1,
-    "bulk_stores_waited": 2,
-    "check_stores_ended": 4,
-}
-"""Number of arguments, by function."""

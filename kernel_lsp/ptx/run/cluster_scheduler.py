@@ -6,8 +6,6 @@ cluster's first block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.races.clusters import order_cluster, start_cluster_races
@@ -247,22 +245,3 @@ def pass_barrier(context: int, phase: int) -> int:
 def check_cluster_step(context: int, thread: int, info: int, step: int) -> int:
     """Check for a thread that arrives at the cluster barrier twice, or waits there without having arrived."""
     return fault(context, thread, info, step, FaultKind.CLUSTER_STEP)
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    run_cluster_queue,
-    start_cluster,
-    place_block,
-    start_steps,
-    run_cluster,
-    run_turn,
-    show_own,
-    show_records,
-    show_cluster,
-    show_block,
-    show_remote,
-    release_cluster,
-    least_step,
-    pass_barrier,
-    check_cluster_step,
-)

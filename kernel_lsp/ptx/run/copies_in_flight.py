@@ -7,8 +7,6 @@ its own *queue*: its number of committed groups, and its copies in order, with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.run.layout import IN_FLIGHT, SHADOW_STORE, Context, CopyQueue, Launch
 
@@ -49,8 +47,3 @@ def end_copy(context: int, queue: int) -> int:
     fill(load64(load64(context + Context.LAUNCH) + Launch.SHARED_SHADOW) + offset, SHADOW_STORE, n_bytes)
     store64(queue + CopyQueue.HEAD, head + 1)
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (copy_started, copies_waited, oldest_group, end_copy)
-CALLED_BY_KERNELS = {"copy_started": 4, "copies_waited": 3}
-"""Number of arguments, by function."""

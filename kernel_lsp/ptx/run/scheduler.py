@@ -1,6 +1,6 @@
 """Schedule the threads of blocks: run each to its next yield, resolve warp operations and barriers, and repeat.
 
-Written in the subset that `ptx.compile.native` translates; `FUNCTIONS` lists the compiled functions. Addresses are host
+Written in the subset that `ptx.compile.native` translates. Addresses are host
 addresses of the records that `kernel_lsp.ptx.run.layout` describes.
 
 Threads follow Volta's independent scheduling. A warp operation waits for the lanes in its mask. A barrier waits for its
@@ -8,8 +8,6 @@ count, or for all threads that have not exited. Nothing else runs in lockstep.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from kernel_lsp.ptx.compile.native import call_thread, fill, load64, store64
 from kernel_lsp.ptx.races.order import start_races
@@ -295,20 +293,3 @@ def run_warp(context: int, first: int, n_lanes: int) -> int:
         if n_performed == 0:
             return n_out_of_fuel
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    run_queue,
-    start_block,
-    mark_gaps,
-    choose_table,
-    number_threads,
-    start_threads,
-    run_block,
-    waits_for_cluster,
-    has_stalled,
-    is_turned_round,
-    refuel,
-    finish_block,
-    run_warp,
-)

@@ -5,8 +5,6 @@ Written in the subset that `ptx.compile.native` translates. Lanes are bits of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.fragments import perform_matrix
 from kernel_lsp.ptx.compile.native import count_trailing_zeros, load64, store64
@@ -224,18 +222,3 @@ def give_mask(first: int, stride: int, group: int) -> int:
         store64(thread + Thread.RESULT_PREDICATE, lane == leader)
         rest &= rest - 1
     return 0
-
-
-FUNCTIONS: tuple[Callable[..., int], ...] = (
-    resolve_warp,
-    may_be_together,
-    bring_together,
-    perform,
-    shuffle,
-    poison_of_lane,
-    vote,
-    give,
-    match_lanes,
-    reduce_lanes,
-    give_mask,
-)
