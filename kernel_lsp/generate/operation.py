@@ -18,8 +18,7 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.generate.codegen.helpers import HELPERS
-from kernel_lsp.generate.codegen.kernel import RenderedKernel
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup

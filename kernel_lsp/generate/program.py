@@ -16,8 +16,7 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes, captured_size
-from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, are_long_products, find_kept, with_kept
-from kernel_lsp.generate.kept_attention import keep_attention
+from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, are_long_products, find_kept, keep_attention, with_kept
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation

@@ -11,11 +11,19 @@ from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention_gradients import GradientFamily
 from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.fusion.rows import split_domain
-from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, masked, select
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression, unravel_safe
-from kernel_lsp.generate.ir.tensor import Attention, Definition, Parts, Pointwise, Reduction, Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import (
+    Attention,
+    Definition,
+    Parts,
+    Pointwise,
+    Reduction,
+    Scatter,
+    Tensor,
+    identity_of,
+)
 from kernel_lsp.generate.library import LibraryPlan, library_plan
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.reduction import count_of

@@ -19,8 +19,7 @@ from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
-from kernel_lsp.generate.codegen.kernel import RenderedKernel
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul
 from kernel_lsp.generate.codegen.products.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
 from kernel_lsp.generate.codegen.products.register_tiles import (

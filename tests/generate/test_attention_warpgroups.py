@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernel_lsp.generate.codegen.attention.warpgroups import REGISTERS, WARPS
+from kernel_lsp.generate.codegen.attention.warpgroup_attention import REGISTERS, WARPS
 from tests.generate.harness import Checked, check, plan_text, tensor
 
 GROUPS = {"f.warpgroups": 1}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.byte_division import inverse_for_bytes
+from kernel_lsp.generate.codegen.divisions import inverse_for_bytes
 from kernel_lsp.generate.ir.scalar import Constant, Operation
 from tests.generate.harness import check, plan_text, scalar, tensor
 

@@ -1,4 +1,4 @@
-"""Running reductions in local variables."""
+"""Running reductions in local variables, alone or as a pair of dependent ones in one pass."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, TERNARY, UNARY, Text, literal
-from kernel_lsp.generate.ir.identity import identity_of
+from kernel_lsp.generate.fusion.row_patterns import Pair
 from kernel_lsp.generate.ir.scalar import Operation, Scalar
+from kernel_lsp.generate.ir.tensor import identity_of
 
 ORDERS = {"argmax": "improves", "argmin": "improves", "window_argmax": "wins_window"}
 """Helper that compares a candidate with the best one before it, by kind of reduction that returns a position."""
@@ -102,3 +103,42 @@ def combination_of(kind: str, dtype: DType) -> tuple[str, DType]:
     if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
         base = "max" if base in ("max", "sum") else "min"
     return base, dtype
+
+
+@dataclass(frozen=True)
+class OnlinePair:
+    """Two running values of a thread, and for moments the number of elements that they cover. Of ``exponentials``,
+    `first` is the maximum; of ``moments`` it is the mean, relative to the pair's offset."""
+
+    pair: Pair
+    first: str
+    second: str
+    count: str
+    values: str
+
+    @classmethod
+    def start(cls, block: Block, pair: Pair, first: str, second: str) -> OnlinePair:
+        """Declare the running values, initialized for no elements."""
+        is_maximum = pair.kind == "exponentials"
+        name = block.declare(first, "float", "-CUDART_INF_F" if is_maximum else "0.0f", is_const=False)
+        sum_name = block.declare(second, "float", "0.0f", is_const=False)
+        count = "" if is_maximum else block.declare("count", "float", "0.0f", is_const=False)
+        return cls(pair, name, sum_name, count, block.names.take("values"))
+
+    def begin_pack(self, block: Block, width: int) -> None:
+        """Declare the values of one pack."""
+        block.line(f"float {self.values}[{width}];")
+
+    def add(self, block: Block, lane: str, text: str) -> None:
+        """Record the value of one lane of the pack."""
+        block.line(f"{self.values}[{lane}] = {text};")
+
+    def end_pack(self, block: Block) -> None:
+        """Combine the pack with the earlier ones."""
+        if self.count:
+            block.kernel.use("add_moments")
+            block.line(f"add_moments({self.values}, {self.count}, {self.first}, {self.second});")
+        else:
+            name = "add_quick_exponentials" if block.kernel.uses_intrinsics else "add_exponentials"
+            helper = block.kernel.use(name, self.pair.first.tensor.dtype)
+            block.line(f"{helper}({self.values}, {self.first}, {self.second});")

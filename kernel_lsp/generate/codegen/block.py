@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, Text
 from kernel_lsp.generate.ir.index import Variable
 from kernel_lsp.generate.ir.scalar import Scalar

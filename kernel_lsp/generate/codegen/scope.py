@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator
 from kernel_lsp.generate.codegen.block import Block
-from kernel_lsp.generate.codegen.byte_division import inverse_for_bytes
-from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions
+from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions, inverse_for_bytes
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import (
     ATOM,

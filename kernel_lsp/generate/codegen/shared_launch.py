@@ -15,8 +15,14 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.helpers import HelperUse
-from kernel_lsp.generate.codegen.kernel import ONE, RenderedKernel, SharedArray, argument_of, function_text
-from kernel_lsp.generate.codegen.kernel_writer import KernelParameterText
+from kernel_lsp.generate.codegen.kernel import (
+    ONE,
+    KernelParameterText,
+    RenderedKernel,
+    SharedArray,
+    argument_of,
+    function_text,
+)
 from kernel_lsp.generate.names import NamePool
 
 MAX_SHARED_BYTES = 40 << 10

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
-from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
@@ -31,7 +30,7 @@ from kernel_lsp.generate.ir.scalar import (
     select,
 )
 from kernel_lsp.generate.ir.sizes import unravel_safe
-from kernel_lsp.generate.ir.tensor import Pointwise, Scan, Tensor
+from kernel_lsp.generate.ir.tensor import Pointwise, Scan, Tensor, identity_of
 
 POSITIONS = {"argmax": "max", "argmin": "min"}
 """Kinds that return the position of an extremum, and the kind that returns its value."""

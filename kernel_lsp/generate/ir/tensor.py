@@ -1,4 +1,4 @@
-"""Tensors as definitions: the values of their elements, independent of storage."""
+"""Tensors as definitions: the values of their elements, independent of storage, and identities of reductions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.task import SourceLine
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
-from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar
 
 
 @dataclass(frozen=True)
@@ -265,3 +265,19 @@ def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
         else:
             runs.append((kind, variable.extent))
     return tuple(runs)
+
+
+def identity_of(kind: str, dtype: DType) -> Constant:
+    """Return the identity element of the kind of reduction: its result over no elements."""
+    if kind in ("sum", "any"):
+        return Constant(False if dtype == DType.BOOL else 0, dtype)
+    if kind in ("prod", "all"):
+        return Constant(True if dtype == DType.BOOL else 1, dtype)
+    if kind == "logsumexp":
+        return Constant(float("-inf"), dtype)
+    if dtype.is_floating:
+        return Constant(float("-inf" if kind == "max" else "inf"), dtype)
+    if dtype in (DType.U8, DType.BOOL):
+        return Constant(0 if kind == "max" else (1 if dtype == DType.BOOL else 255), dtype)
+    n_bits = 8 * dtype.itemsize
+    return Constant(-(1 << (n_bits - 1)) if kind == "max" else (1 << (n_bits - 1)) - 1, dtype)

@@ -10,8 +10,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.scalar import Scalar, both, cast, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import clamped, elementwise, number, op, parameter
-from kernel_lsp.generate.lowering.builder import Call
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, lowers
 
 FORMULAS = {
     "gelu(x, approximate: fixed = 'none')": "gelu_tanh(x) if approximate == 'tanh' else gelu(x)",

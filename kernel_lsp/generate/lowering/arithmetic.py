@@ -11,8 +11,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, lowers, read
 
 
 def elementwise(call: Call, body: Callable[..., Scalar], *operands: Tensor | Scalar) -> Tensor:

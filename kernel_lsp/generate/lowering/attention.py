@@ -14,9 +14,8 @@ from kernel_lsp.generate.ir.index import ONE, Index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, read
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, read
 from kernel_lsp.generate.lowering.contraction import Factors, converted
-from kernel_lsp.generate.lowering.registry import lowers
 
 MINUS_INFINITY = float("-inf")
 

@@ -1,4 +1,4 @@
-"""Build tensors for lowering rules, and read the arguments of an ATen call."""
+"""Register lowering rules, build tensors for them, and read the arguments of an ATen call."""
 
 from __future__ import annotations
 
@@ -428,3 +428,18 @@ def _constant(value: float | int | bool) -> Constant:
 
 Results = tuple["Tensor | None", ...]
 Rule = Callable[[Call], "Tensor | tuple[Tensor | None, ...]"]
+
+
+RULES: dict[str, Rule] = {}
+"""By operator without its overload, e.g. ``aten.add``, or with it where overloads differ, e.g. ``aten.max.dim``."""
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for operators, spelled without ``aten.``."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            RULES[f"aten.{name}"] = rule
+        return rule
+
+    return register

@@ -9,8 +9,7 @@ from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import clamped, element_of, elementwise, number, op, operand_of
-from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, lowers, read
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 FLOATING_WIDTH = {DType.F16: 1, DType.BF16: 1, DType.F32: 2, DType.F64: 3}

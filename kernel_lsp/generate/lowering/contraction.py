@@ -10,8 +10,7 @@ from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
 from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions, read
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.windows import AxisGeometry
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]

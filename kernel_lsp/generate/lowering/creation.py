@@ -7,8 +7,7 @@ from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import element_of, op, operand_of
-from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.registry import RULES, lowers
+from kernel_lsp.generate.lowering.builder import RULES, Call, lowers, read
 
 
 @lowers("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "prims.convert_element_type")

@@ -24,9 +24,8 @@ from kernel_lsp.generate.ir.scalar import (
 )
 from kernel_lsp.generate.ir.tensor import Scatter, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions, read
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.contraction import converted
-from kernel_lsp.generate.lowering.registry import lowers
 
 ValueAt = Callable[[tuple[Index, ...]], Scalar]
 """Map from an update's index to the value to write."""

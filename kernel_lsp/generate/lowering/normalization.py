@@ -9,9 +9,8 @@ from kernel_lsp.generate.ir.index import ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op, parameter
-from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, read
+from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, lowers, read
 from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
-from kernel_lsp.generate.lowering.registry import lowers
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float | Scalar) -> Tensor:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.ir.identity import identity_of
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly, expanded, product
 from kernel_lsp.generate.ir.scalar import (
     Access,
@@ -26,12 +25,11 @@ from kernel_lsp.generate.ir.scalar import (
     select,
 )
 from kernel_lsp.generate.ir.sizes import ceil_div, ravel, to_expression
-from kernel_lsp.generate.ir.tensor import Pointwise, Tensor
+from kernel_lsp.generate.ir.tensor import Pointwise, Tensor, identity_of
 from kernel_lsp.generate.lowering.arithmetic import number, op
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.reduction import mean_over
-from kernel_lsp.generate.lowering.registry import lowers
 from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
 
 

@@ -10,8 +10,7 @@ from kernel_lsp.generate.ir.index import ZERO, Index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import elementwise, number, op
-from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, read
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
 
 
 def reduce_over(

@@ -9,9 +9,8 @@ from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
-from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype
+from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype, lowers
 from kernel_lsp.generate.lowering.reduction import shaped, without
-from kernel_lsp.generate.lowering.registry import lowers
 
 
 @lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")

@@ -29,8 +29,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
     upsampling,
     views,
 )
-from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN, Builder, Call, Shape
-from kernel_lsp.generate.lowering.registry import RULES
+from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN, RULES, Builder, Call, Shape
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.names import identifier
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from kernel_lsp.core.task import GraphNode
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.builder import Call
-from kernel_lsp.generate.lowering.registry import RULES, lowers
+from kernel_lsp.generate.lowering.builder import RULES, Call, lowers
 
 OPERATORS = """
 abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min copy cos cosh div erf erfc exp expm1 floor lerp

@@ -26,8 +26,7 @@ from kernel_lsp.generate.ir.scalar import (
 )
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 

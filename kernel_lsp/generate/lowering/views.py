@@ -19,8 +19,7 @@ from kernel_lsp.generate.ir.scalar import (
     select,
 )
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.builder import Call, read
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, lowers, read
 
 
 @lowers("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")

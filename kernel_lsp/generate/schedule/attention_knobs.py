@@ -17,6 +17,7 @@ from kernel_lsp.generate.codegen.attention.attention_gradients import (
 )
 from kernel_lsp.generate.codegen.attention.attention_tiles import TileSchedule
 from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
+    REGISTERS,
     WarpgroupAttentionRenderer,
     blocks_of_queries,
     warpgroup_schedules,
@@ -27,9 +28,7 @@ from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
     blocks_of_queries_of,
     warpgroup_gradient_schedule,
 )
-from kernel_lsp.generate.codegen.attention.warpgroups import REGISTERS
-from kernel_lsp.generate.codegen.kernel import RenderedKernel
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.schedule.knobs import Choices

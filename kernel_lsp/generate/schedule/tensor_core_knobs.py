@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.kernel import RenderedKernel
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import AHEAD, WARP, TensorCoreSchedule, depth_of
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.codegen.tensor_cores.windows import PIECE, Windows, windows_of

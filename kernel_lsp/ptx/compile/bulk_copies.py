@@ -1,8 +1,8 @@
 """Translate `mbarrier` objects, and the asynchronous copies that report to them.
 
 The bytes of `cp.async` are written at once, and marked as in flight until the issuing thread has waited for them
-(`kernel_lsp.ptx.run.copies_in_flight`). The bytes of a bulk copy are written later if it completes on an object
-(`ptx.run.bulk_arrivals`). Those of a bulk group are read again when the group is waited for (`ptx.run.bulk_stores`).
+(`kernel_lsp.ptx.run.async_copies`). The bytes of a bulk copy are written later if it completes on an object
+(`ptx.run.async_copies`). Those of a bulk group are read again when the group is waited for (`ptx.run.async_copies`).
 """
 
 from __future__ import annotations

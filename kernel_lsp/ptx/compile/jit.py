@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import llvmlite.binding as llvm
 
 from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_among
-from kernel_lsp.ptx.checks import access_checks, access_faults, access_traces
+from kernel_lsp.ptx.checks import access_checks, access_faults
 from kernel_lsp.ptx.compile import (
     bulk_copies,
     clusters,
@@ -34,12 +34,10 @@ from kernel_lsp.ptx.compile.prelude import prelude_for
 from kernel_lsp.ptx.races import clusters as race_clusters
 from kernel_lsp.ptx.races import order, rules, signals, stores, watch
 from kernel_lsp.ptx.run import (
+    async_copies,
     barrier_objects,
     block_barriers,
-    bulk_arrivals,
-    bulk_stores,
     cluster_scheduler,
-    copies_in_flight,
     scheduler,
     warp_operations,
 )
@@ -70,9 +68,9 @@ HANDLERS = {
 }
 """Instruction handlers by opcode."""
 NATIVE_FUNCTIONS = (
-    *functions_of(scheduler, warp_operations, block_barriers, access_checks, access_traces, cluster_scheduler),
+    *functions_of(scheduler, warp_operations, block_barriers, access_checks, cluster_scheduler),
     fragments.perform_matrix,
-    *functions_of(barrier_objects, copies_in_flight, bulk_arrivals, bulk_stores),
+    *functions_of(barrier_objects, async_copies),
 )
 """Native functions on the hot path of every run."""
 RARE_FUNCTIONS = functions_of(access_faults, watch, rules, stores, order, signals, race_clusters)
@@ -86,9 +84,9 @@ LIBM_FUNCTIONS = (
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
 CALLED_BY_KERNELS = (
     *(barrier_objects.barrier_init, barrier_objects.barrier_arrive, barrier_objects.barrier_test),
-    *(copies_in_flight.copy_started, copies_in_flight.copies_waited, bulk_arrivals.bulk_started),
-    *(bulk_stores.bulk_store_started, bulk_stores.bulk_stores_committed, bulk_stores.bulk_stores_waited),
-    bulk_stores.check_stores_ended,
+    *(async_copies.copy_started, async_copies.copies_waited, async_copies.bulk_started),
+    *(async_copies.bulk_store_started, async_copies.bulk_stores_committed, async_copies.bulk_stores_waited),
+    async_copies.check_stores_ended,
 )
 SCHEDULER_PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 KERNEL_PASSES = (

@@ -143,7 +143,7 @@ class Thread(IntEnum):
 
 
 class CopyQueue(IntEnum):
-    """Layout of a thread's asynchronous copies that it has not waited for (`kernel_lsp.ptx.run.copies_in_flight`)."""
+    """Layout of a thread's asynchronous copies that it has not waited for (`kernel_lsp.ptx.run.async_copies`)."""
 
     N_GROUPS = 0
     """Number of committed groups."""
@@ -157,7 +157,7 @@ class CopyQueue(IntEnum):
 
 class StoreQueue(IntEnum):
     """Layout of a thread's bulk copies from shared memory that it has not waited for
-    (`kernel_lsp.ptx.run.bulk_stores`)."""
+    (`kernel_lsp.ptx.run.async_copies`)."""
 
     N_GROUPS = 0
     """Number of committed groups."""
@@ -175,7 +175,7 @@ class StoreQueue(IntEnum):
 
 
 class Arrivals(IntEnum):
-    """Layout of a block's bulk copies to shared memory that have not arrived (`kernel_lsp.ptx.run.bulk_arrivals`)."""
+    """Layout of a block's bulk copies to shared memory that have not arrived (`kernel_lsp.ptx.run.async_copies`)."""
 
     N_COPIES = 0
     N_LOOKS = 8

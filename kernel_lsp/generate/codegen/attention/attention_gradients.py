@@ -22,8 +22,7 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import (
     stride_of,
 )
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope

@@ -1,4 +1,4 @@
-"""Attention in f32 by `wgmma`: as `attention`, but some warps of a block copy and split tiles, and the others multiply.
+"""Kernels by `wgmma` whose first warps copy and split tiles, while the others multiply; of these, attention in f32.
 
 `wgmma` reads tiles in shared memory along the summed dim alone, so those of values are transposed as they are split.
 While products of keys are computed, a tile of values is split, and the other way round.
@@ -6,25 +6,79 @@ While products of keys are computed, a tile of values is split, and the other wa
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention import AttentionRenderer
-from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
-from kernel_lsp.generate.codegen.attention.warpgroups import (
-    CHUNK,
-    COPYING_WARPS,
-    MAX_PRODUCTS,
-    MAX_SHARED_BYTES,
-    WARPS,
-    WarpgroupRenderer,
-)
+from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileRenderer, TileSchedule
 from kernel_lsp.generate.codegen.helpers import columns_per_product
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, rendered
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
 from kernel_lsp.generate.ir.index import Index
+
+MAX_SHARED_BYTES = 227 << 10
+CHUNK = 32
+"""Terms in a row of 128 swizzled bytes."""
+REGISTERS = {4: (232, 40), 8: (208, 40)}
+"""Registers per thread that multiplies, and that copies, by the number of warps that copy, where 8 multiply: together
+at most those that a block starts with, 168 or 128 a thread. Threads would wait for more for ever."""
+COPYING_WARPS = 8
+"""Warps that copy and split tiles by default: with 4 the others wait for them. Causal (4, 32, 2048, 128) took 2362 us
+on an H200 with 4, and 1925 with 8."""
+WARPS = 8
+MAX_PRODUCTS = 2
+"""Maximum products that give the columns of a result, whose sums stay in registers."""
+
+
+class WarpgroupRenderer(TileRenderer):
+    """Renders what kernels of specialized warps share. Tiles are copied by the first `schedule.copying` warps."""
+
+    @property
+    def _n_copying(self) -> int:
+        return self.schedule.copying * WARP
+
+    def _change_registers(self, scope: Scope, *, is_copying: bool) -> None:
+        """Move registers from the threads that copy to those that multiply."""
+        change = "dec" if is_copying else "inc"
+        scope.line(f"{change}_registers<{REGISTERS[self.schedule.copying][is_copying]}>();")
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel."""
+        scope = self.scope
+        self._declare()
+        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
+            self.kernel.use(helper)
+        with scope.open("if (threadIdx.x < COPYING)") as copying:
+            self._write_copying(copying)
+        scope.lines.pop()
+        self.scope = scope.open("} else")
+        self._write_multiplying()
+        self.scope.close()
+        self.scope = scope
+        grid, block = (self._grid(),), (self.n_threads,)
+        # One resident block: otherwise ptxas does not know how many registers `setmaxnreg` may move.
+        return rendered(self.kernel, comment, scope.lines, grid, block, min_blocks=1, dynamic_bytes=self._n_bytes)
+
+    @property
+    @abstractmethod
+    def _n_bytes(self) -> int:
+        """Return the bytes of shared memory."""
+
+    @abstractmethod
+    def _declare(self) -> None:
+        """Declare constants, tiles in shared memory, and what a block owns."""
+
+    @abstractmethod
+    def _write_copying(self, scope: Scope) -> None:
+        """Write what the first warps do."""
+
+    @abstractmethod
+    def _write_multiplying(self) -> None:
+        """Write what the other warps do."""
+
 
 LOCAL_NAMES = (
     *(

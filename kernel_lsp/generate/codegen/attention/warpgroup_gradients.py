@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention_gradients import GradientRenderer
 from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
-from kernel_lsp.generate.codegen.attention.warpgroups import (
+from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
     CHUNK,
     COPYING_WARPS,
     MAX_PRODUCTS,
@@ -20,7 +20,7 @@ from kernel_lsp.generate.codegen.attention.warpgroups import (
     WarpgroupRenderer,
 )
 from kernel_lsp.generate.codegen.helpers import columns_per_product
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup

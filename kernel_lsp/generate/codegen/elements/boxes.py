@@ -11,8 +11,7 @@ from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, multiple_conditions, needed_multiples
 from kernel_lsp.generate.codegen.elements.runs import load_runs
-from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import BY_RANK, KernelWriter
+from kernel_lsp.generate.codegen.kernel import BY_RANK, MAX_GRID_YZ, KernelWriter, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store

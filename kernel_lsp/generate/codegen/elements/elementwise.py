@@ -9,8 +9,15 @@ from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
 from kernel_lsp.generate.codegen.elements.runs import load_runs, with_whole_masks
-from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    MAX_GRID_YZ,
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store

@@ -13,8 +13,14 @@ from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Fill
 from kernel_lsp.generate.codegen.elements.elementwise import grid_limits, write_packed
 from kernel_lsp.generate.codegen.elements.packs import Packing, read_packs
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, MULTIPLY, UNARY, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowScatterGroup, ScatterGroup

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    MAX_GRID_YZ,
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup

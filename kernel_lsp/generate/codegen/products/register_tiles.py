@@ -14,8 +14,15 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs, reads_ahead
-from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, SharedArray, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    REGISTERS_PER_BLOCK,
+    KernelWriter,
+    RenderedKernel,
+    SharedArray,
+    blocks_of,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions
 from kernel_lsp.generate.codegen.scope import Scope

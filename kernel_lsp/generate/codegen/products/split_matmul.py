@@ -15,8 +15,14 @@ from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, prefetch, read_packs, reads_ahead
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, SharedArray, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    KernelWriter,
+    RenderedKernel,
+    SharedArray,
+    blocks_of,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions, runs_along, spread
 from kernel_lsp.generate.codegen.products.split_schedule import QUAD, SplitSchedule, n_shared_elements

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.ir.index import ONE, Index, product

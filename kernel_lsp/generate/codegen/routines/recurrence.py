@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, KernelWriter, RenderedKernel, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.ir.sizes import to_expression

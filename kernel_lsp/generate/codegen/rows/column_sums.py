@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.generate.codegen.elements.packs import prefetch, reads_ahead
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator
-from kernel_lsp.generate.codegen.kernel import divisible
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter, divisible
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text, stored
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RunningValue

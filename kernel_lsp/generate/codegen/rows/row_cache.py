@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
-from kernel_lsp.generate.codegen.rows.first_reads import first_reads, load_row
+from kernel_lsp.generate.codegen.kernel import KernelWriter
+from kernel_lsp.generate.codegen.rows.row_reads import first_reads, load_row
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup

@@ -1,9 +1,17 @@
-"""Tensors of a row group by how often it reads an element: once, or for every row."""
+"""Reads of a row group: which tensors it reads once or for every row, and those to issue before any computation.
+
+A kernel whose first reads come first waits for memory once instead of once per stage.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kernel_lsp.generate.codegen.elements.packs import prefetch, reads_ahead
+from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
-from kernel_lsp.generate.fusion.groups import RowGroup
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import RowGroup, scalars_of_group
 from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
@@ -31,3 +39,58 @@ def _reads_of_columns(group: RowGroup) -> list[Access]:
     """Return the reads of elements that differ from column to column."""
     scalars = [*(entry.scalar for entry in group.reductions), *(store.scalar for _, store in group.stores)]
     return [access for access in accesses(*scalars) if group.column in access.variables]
+
+
+def first_reads(scope: Scope, group: RowGroup) -> tuple[list[Access], list[Access]]:
+    """Return the reads of tensors in memory that nothing precedes: those that a row makes once, and those along it."""
+    found = reads_ahead(scalars_of_group(replace(group, wholes=())), (group.row, group.column))
+    ordered = [access for access in found if access.tensor in scope.kernel.tensor_names]
+    along = [access for access in ordered if group.column in access.variables]
+    return [access for access in ordered if access not in along], along
+
+
+def prefetch_row(scope: Scope, group: RowGroup, lane: str) -> None:
+    """Prefetch what a row reads once, and each thread's first element of it."""
+    once, along = first_reads(scope, group)
+    prefetch(scope, once)
+    if along and group.is_column_contiguous:
+        with _open_first(scope, group, lane) as inner:
+            prefetch(inner, along)
+
+
+def load_row(scope: Scope, group: RowGroup, lane: str) -> dict[bytes, str]:
+    """Load what a row reads once and each thread's first element of it. Return the names of the latter by the digest of
+    the read."""
+    once, along = first_reads(scope, group)
+    for access in once:
+        _load_once(scope, access)
+    if not along:
+        return {}
+    names = {access.digest: _declare_first(scope, access) for access in along}
+    with _open_first(scope, group, lane) as inner:
+        for access in along:
+            offset = inner.offset(access.tensor, access.index).text
+            inner.line(f"{names[access.digest]} = {scope.kernel.pointer(access.tensor)}[{offset}];")
+    return names
+
+
+def _load_once(scope: Scope, access: Access) -> None:
+    """Declare a value that does not depend on the column. A mask is dropped: only single elements have one here."""
+    plain = Access(access.tensor, access.index)
+    scope.hoist([plain], ())
+    known = scope.lookup(plain.digest)
+    assert known is not None
+    scope.bind(access, known)
+
+
+def _declare_first(scope: Scope, access: Access) -> str:
+    name = scope.names.take(f"{scope.kernel.local_name(access.tensor)}_first")
+    scope.line(f"{access.dtype.cuda_type} {name};")
+    return name
+
+
+def _open_first(scope: Scope, group: RowGroup, lane: str) -> Scope:
+    """Open the block of the threads that have an element of the row, at their first column."""
+    inner = scope.open(f"if ({lane} < {scope.kernel.size('n_columns', group.column.extent)})")
+    inner.define(group.column, Text(lane, MULTIPLY))
+    return inner

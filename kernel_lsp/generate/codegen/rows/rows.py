@@ -10,16 +10,20 @@ from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.accumulator import Accumulator, combination_of, counted
+from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair, combination_of, counted
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
-from kernel_lsp.generate.codegen.rows.first_reads import prefetch_row
 from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
-from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
-from kernel_lsp.generate.codegen.rows.row_reads import read_by_all_rows, read_once
+from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, read_by_all_rows, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope

@@ -13,12 +13,10 @@ from dataclasses import replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
 from kernel_lsp.generate.codegen.elements.packs import find_packed
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.rows.online import OnlinePair
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue

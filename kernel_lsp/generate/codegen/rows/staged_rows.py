@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope

@@ -15,8 +15,14 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import ATOM, Text, convert, loaded, stored
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scans.scan_schedule import OPERATORS, ScanSchedule, ScanState

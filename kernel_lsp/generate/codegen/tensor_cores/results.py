@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, Text, loaded, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, pack_conditions

@@ -11,8 +11,14 @@ from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    REGISTERS_PER_BLOCK,
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, ResultWriter

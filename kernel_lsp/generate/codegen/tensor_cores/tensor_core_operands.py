@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.packs import needed_multiples
-from kernel_lsp.generate.codegen.kernel import divisible
-from kernel_lsp.generate.codegen.kernel_writer import name_coordinates
+from kernel_lsp.generate.codegen.kernel import divisible, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES, WARP

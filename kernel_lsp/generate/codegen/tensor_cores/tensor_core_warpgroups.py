@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter
+from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,

@@ -10,8 +10,14 @@ from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, blocks_of, divisible, rendered
-from kernel_lsp.generate.codegen.kernel_writer import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import (
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    name_coordinates,
+    rendered,
+)
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, RowPlaces
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds

@@ -10,8 +10,7 @@ from kernel_lsp.generate.ir.index import ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, guarded, index_value
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, lowers
 from kernel_lsp.generate.lowering.views import choose_part
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.scalar import Access, Constant, cast
 from kernel_lsp.generate.ir.tensor import Scan, Tensor
-from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, positions
-from kernel_lsp.generate.lowering.registry import lowers
+from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, lowers, positions
 
 NARROW = (DType.I16, DType.I8, DType.U8, DType.BOOL)
 

@@ -9,10 +9,9 @@ from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, integer, select
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import Call
+from kernel_lsp.generate.lowering.builder import Call, lowers
 from kernel_lsp.generate.lowering.indexing import extreme, position_of
 from kernel_lsp.generate.lowering.reduction import shaped
-from kernel_lsp.generate.lowering.registry import lowers
 
 Results = tuple[Tensor, ...]
 RankOf = Callable[[tuple[Index, ...]], Index]
