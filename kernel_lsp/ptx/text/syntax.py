@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from math import prod
 
-WIDTH_BITS = {
-    "pred": 1,
-    "b8": 8,
-    "u8": 8,
-    "s8": 8,
-    "b16": 16,
-    "u16": 16,
-    "s16": 16,
-    "f16": 16,
-    "bf16": 16,
-    "b32": 32,
-    "u32": 32,
-    "s32": 32,
-    "f32": 32,
-    "f16x2": 32,
-    "u16x2": 32,
-    "s16x2": 32,
-    "bf16x2": 32,
-    "tf32": 32,
-    "b64": 64,
-    "u64": 64,
-    "s64": 64,
-    "f64": 64,
-    "f32x2": 64,
-    "b128": 128,
-}
+_TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 u16x2 s16x2 bf16x2 tf32 b64 u64 s64 f64 f32x2 b128"
+WIDTH_BITS = {"pred": 1, **{name: prod(map(int, re.findall(r"\d+", name))) for name in _TYPES.split()}}
 """Width in bits of each supported PTX type."""
 
 

@@ -30,43 +30,11 @@ from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import to_expression
 
-_PLACES = (
-    "m0",
-    "k0",
-    "e",
-    "m",
-    "n",
-    "c",
-    "v",
-    "key",
-    "col",
-    "pack",
-    "batch",
-    "lane",
-    "warp",
-    "row",
-    "n_tiles",
-    "n_keys",
-)
-LOCAL_NAMES = (
-    *_PLACES,
-    "tiles",
-    "queries",
-    "scores",
-    "score",
-    "sums",
-    "peaks",
-    "totals",
-    "part",
-    "product",
-    "value",
-    "stage",
-    "other",
-    "shared",
-    "odd",
-    "scores_probe",
-    "half",
-)
+_NAMES = """
+m0 k0 e m n c v key col pack batch lane warp row n_tiles n_keys tiles queries scores score sums peaks totals part
+product value stage other shared odd scores_probe half
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 MAX_SHARED_BYTES = 112 << 10
 """Maximum shared memory of a block, so that two fit a multiprocessor with 227 KiB."""
 MAX_FRAGMENT_WORDS = 160

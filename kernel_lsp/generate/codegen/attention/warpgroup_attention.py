@@ -80,21 +80,11 @@ class WarpgroupRenderer(TileRenderer):
         """Write what the other warps do."""
 
 
-LOCAL_NAMES = (
-    *(
-        "COPYING",
-        "MULTIPLYING",
-        "KEYS_THERE",
-        "KEYS_READ",
-        "VALUES_THERE",
-        "VALUES_READ",
-        "HALF",
-        "ALL",
-        "tile",
-        "fetch",
-    ),
-    *("key_tile", "key_low", "value_tile", "value_high", "value_low", "n_key_tiles", "queries"),
-)
+_NAMES = """
+COPYING MULTIPLYING KEYS_THERE KEYS_READ VALUES_THERE VALUES_READ HALF ALL tile fetch key_tile key_low value_tile
+value_high value_low n_key_tiles queries
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 
 
 def warpgroup_schedules(group: AttentionGroup) -> tuple[TileSchedule, ...]:

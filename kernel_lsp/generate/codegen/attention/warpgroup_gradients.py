@@ -26,11 +26,11 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
 from kernel_lsp.generate.ir.index import Index, Variable
 
-LOCAL_NAMES = (
-    *("COPYING", "MULTIPLYING", "ALL", "ROWS_THERE", "ROWS_READ", "TURNED_THERE", "TURNED_READ", "HALF"),
-    *("WEIGHTS_THERE", "WEIGHTS_READ", "own_tiles", "tile_high", "tile_low", "turned_high", "turned_low", "weights"),
-    *("group", "sums", "thread", "fetch"),
-)
+_NAMES = """
+COPYING MULTIPLYING ALL ROWS_THERE ROWS_READ TURNED_THERE TURNED_READ HALF WEIGHTS_THERE WEIGHTS_READ own_tiles
+tile_high tile_low turned_high turned_low weights group sums thread fetch
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 
 
 def are_tiles(dtype: DType, head_variable: Variable, width_variable: Variable) -> bool:

@@ -31,29 +31,10 @@ from kernel_lsp.generate.ir.index import Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import divides, to_expression
 
-LOCAL_NAMES = (
-    *(
-        "m0",
-        "n0",
-        "m",
-        "n",
-        "k",
-        "i",
-        "j",
-        "v",
-        "w",
-        "e",
-        "c",
-        "is_result",
-        "pack",
-        "lane",
-        "batch",
-        "left",
-        "right",
-        "sums",
-    ),
-    *("TM", "TN", "WIDTH", "THREADS", "WARPS", "of_warp", "memory", "total"),
-)
+_NAMES = """
+m0 n0 m n k i j v w e c is_result pack lane batch left right sums TM TN WIDTH THREADS WARPS of_warp memory total
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 WARP = 32
 REGISTER_TILE_THREADS = (128, 256)
 """Threads per block in a shared launch."""

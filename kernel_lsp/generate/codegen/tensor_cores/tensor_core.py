@@ -47,55 +47,12 @@ from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.sizes import ravel, to_expression
 
-_TILE_NAMES = ("TM", "TN", "TK", "WM", "WN", "STAGES", "CLUSTER", "left_tiles", "right_tiles", "results", "shared")
-_VALUE_NAMES = (
-    "left",
-    "right",
-    "left_high",
-    "left_low",
-    "right_high",
-    "right_low",
-    "bits",
-    "part",
-    "sums",
-    "sum",
-    "value",
-)
-_SUM_NAMES = ("part", "parts", "sums", "sum", "value")
-_PLACE_NAMES = (
-    "m0",
-    "n0",
-    "k0",
-    "m",
-    "n",
-    "k",
-    "i",
-    "j",
-    "c",
-    "e",
-    "step",
-    "stage",
-    "n_steps",
-    "n_all_steps",
-    "next",
-    "fetch",
-    "split_stage",
-)
-_THREAD_NAMES = (
-    "lane",
-    "warp",
-    "warp_m",
-    "warp_n",
-    "row",
-    "col",
-    "batch",
-    "cluster",
-    "rank",
-    "first_step",
-    "peer",
-    "parts",
-)
-LOCAL_NAMES = (*_TILE_NAMES, *_VALUE_NAMES, *_SUM_NAMES, *_PLACE_NAMES, *_THREAD_NAMES)
+_NAMES = """
+TM TN TK WM WN STAGES CLUSTER left_tiles right_tiles results shared left right left_high left_low right_high right_low
+bits part sums sum value parts m0 n0 k0 m n k i j c e step stage n_steps n_all_steps next fetch split_stage lane warp
+warp_m warp_n row col batch cluster rank first_step peer
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 FRAGMENT_LOADS = {
     # (is left, is k inner): row and column of the 16-byte row whose address a lane gives.
     (True, True): ("warp_m + i * 16 + lane % 16", "k + lane / 16 * {chunk}"),

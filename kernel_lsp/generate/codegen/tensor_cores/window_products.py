@@ -41,24 +41,11 @@ STAGES = 4
 MIN_AHEAD = 3
 """Minimum steps between the last read of a window and the copies that replace it."""
 STAGING_THREADS = 256
-LOCAL_NAMES = (
-    *(
-        "windows",
-        "staged",
-        "weights",
-        "pitch",
-        "place",
-        "column",
-        "row",
-        "is_stored",
-        "channel",
-        "piece",
-        "far",
-        "window",
-    ),
-    *("group", "tap", "taps", "shift", "from", "first_channel", "is_inside", "high", "low", "fetch", "COPYING"),
-    *("MULTIPLYING", "SPLIT_STAGES", "WINDOWS", "IS_THERE", "WAS_READ", "HALF", "CHANNELS"),
-)
+_NAMES = """
+windows staged weights pitch place column row is_stored channel piece far window group tap taps shift from
+first_channel is_inside high low fetch COPYING MULTIPLYING SPLIT_STAGES WINDOWS IS_THERE WAS_READ HALF CHANNELS
+"""
+LOCAL_NAMES = tuple(_NAMES.split())
 ROW_SERIAL = 1 << 25
 
 
