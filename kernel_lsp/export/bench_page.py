@@ -192,13 +192,14 @@ def score_line(score: BenchScore, report: BenchReport) -> str:
 
 def turnaround_lines(report: BenchReport) -> list[str]:
     """Describe how long the tasks took; empty where none has a time."""
+    ended = [entry for entry in report.entries if entry.status in ("verified", "none")]
     figures = {
         "seconds from the captured task to its first correct kernel with a time": [
             entry.first_kernel_s for entry in report.entries if entry.first_kernel_s is not None
         ],
-        "seconds from the start of a task to its result": [
-            entry.elapsed_s for entry in report.entries if entry.status in ("verified", "none")
-        ],
+        "seconds of a search": [entry.stages_s["search"] for entry in ended if "search" in entry.stages_s],
+        "seconds of a full check": [entry.stages_s["full check"] for entry in ended if "full check" in entry.stages_s],
+        "seconds from the start of a task to its result": [entry.elapsed_s for entry in ended],
     }
     known = {name: found for name, found in figures.items() if found}
     return [f"{name}: {median(found):.1f} in the median, {max(found):.1f} at most" for name, found in known.items()]

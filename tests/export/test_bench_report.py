@@ -106,6 +106,10 @@ def test_a_row_says_that_its_search_was_cut_short_and_how_long_it_took() -> None
     page = render_bench_page(bench_report([failed]))
     assert "<li>&lt;norm&gt;: time limit of 9 s</li>" in page
     assert "to its result: 3.0 in the median" in text
+    stages = [{"search": 4.0, "full check": 1.0}, {"search": 8.0, "full check": 3.0}, {"search": 16.0}]
+    timed = markdown(bench_report([whole.model_copy(update={"stages_s": each}) for each in stages]))
+    assert "- seconds of a search: 8.0 in the median, 16.0 at most" in timed
+    assert "- seconds of a full check: 2.0 in the median, 3.0 at most" in timed
 
 
 def test_a_claim_names_the_modes_that_it_lacks() -> None:
