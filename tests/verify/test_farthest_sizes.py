@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from kernel_lsp.core.plan import BoundLaunch
+from kernel_lsp.verify.probes.far_sizes import FIRST_BIT, far_apart, spread
 from kernel_lsp.verify.probes.finder import FARTHEST
-from kernel_lsp.verify.probes.grid_coverage import FIRST_BIT, far_apart, spread
 from kernel_lsp.verify.probes.sizes import farthest_operations
 from tests.verify.test_pointed_sizes import KNOWN, prepared
 

@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.probes.grid_coverage import numbers_its_threads
+from kernel_lsp.verify.probes.far_sizes import numbers_its_threads
 
 BEGIN = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %ntid.x", "mov.u32 %r3, %tid.x")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
-from kernel_lsp.verify.probes.large_size_values import LONG_ROW, MANY_ROWS, is_gross, vast_sizes_of_one
+from kernel_lsp.verify.probes.far_sizes import LONG_ROW, MANY_ROWS, is_gross, vast_sizes_of_one
 from tests.verify.test_pointed_sizes import KNOWN, prepared
 
 LAUNCH = "launch: k<<<B, 256>>>(x, out, D)"

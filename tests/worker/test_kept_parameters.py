@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_lsp.worker.cases import kept_parameters
+from kernel_lsp.worker.capture import captured
+from kernel_lsp.worker.capture.captured import KeptParameters
 from kernel_lsp.worker.cases.families import near_own_values, own_generator
-from kernel_lsp.worker.cases.kept_parameters import KeptParameters
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_parameters, "LARGE_BYTES", 4 * 64)
+    monkeypatch.setattr(captured, "LARGE_BYTES", 4 * 64)
 
 
 def test_a_large_parameter_is_the_same_in_all_cases_and_near_its_own_values(tmp_path: Path) -> None:

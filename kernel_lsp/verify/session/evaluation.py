@@ -62,8 +62,7 @@ from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
 from kernel_lsp.verify.oracle.judgement import lost_nans
 from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
-from kernel_lsp.verify.probes.grid_coverage import left_undone
-from kernel_lsp.verify.probes.large_size_values import wrong_at_vast_sizes
+from kernel_lsp.verify.probes.far_sizes import left_undone, wrong_at_vast_sizes
 from kernel_lsp.verify.session.pipeline import Evaluator, audited, screened_on
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

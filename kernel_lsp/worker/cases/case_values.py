@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import sympy
 import torch
 
-from ..capture.captured import Captured
+from ..capture.captured import Captured, KeptParameters
 from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
@@ -18,7 +18,6 @@ from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
 from .families import SPARSE_FAMILIES, ParallelRandom, buffer_values, draw, near_own_values, own_generator, resized
 from .integers import PLAIN, UNLIMITED, limited, unlimited
-from .kept_parameters import KeptParameters
 from .special_values import place_numbers, place_special
 
 
