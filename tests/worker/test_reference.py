@@ -64,6 +64,13 @@ def test_sizes_are_read_from_the_arguments() -> None:
     assert "D = x.shape[2]" in text
 
 
+def test_a_view_holds_in_any_memory_order() -> None:
+    """That of an attention's result differs between CPUs and GPUs."""
+    task = capture_text("def f(x):\n    return x.view(x.shape[0], -1)", "f", inputs=[X])
+    x = torch.randn(8, 6, 4).permute(2, 1, 0)
+    assert torch.equal(reference(task)(x), x.reshape(4, -1))
+
+
 def test_cat_split_softmax_and_where() -> None:
     code = "def f(x, y):\n    a = torch.cat([x, y], -1)\n    return torch.where(a > 0, a.softmax(-1), a.exp())"
     check(code, (3, 5, 7), (3, 5, 7))

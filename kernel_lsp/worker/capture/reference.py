@@ -23,6 +23,9 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 """Operator and precedence; `ATOM` binds tightest."""
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
+VIEWS = {"aten.view.default": torch.ops.aten.reshape.default}
+"""Operators of the graph that are printed as others: a GPU's attention gives its result in another memory order than
+the captured one, and calls of `contiguous` are left out."""
 INDEXING = frozenset(("slice", "select", "index"))
 FULL_END_TEXT = str(FULL_END)
 MAX_INLINE_CHARACTERS = 70
@@ -170,9 +173,11 @@ class ReferencePrinter:
             return self._texts[node.args[0].name]
         if is_a(op, "cast"):
             return self._cast(node)
+        target = VIEWS.get(op, node.target)
+        op = str(target)
         base = op.split(".")[1] if op.startswith("aten.") else ""
         args, kwargs = self._given(node)
-        pretty = None if self._plain or not base else self._pretty(node.target, base, args, kwargs)
+        pretty = None if self._plain or not base else self._pretty(target, base, args, kwargs)
         return pretty or Text(f"torch.ops.{op}({self._arguments(args, kwargs)})")
 
     def _given(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
