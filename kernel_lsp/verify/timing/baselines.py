@@ -45,6 +45,8 @@ NOT_STARTED = "not compiled yet"
 AT_ONCE_SHARE, AT_ONCE_BYTES = 16, 4 << 30
 """Divisor of the GPU's memory, and bytes where that is unknown, up to which all modes prepare an operation at once,
 each with copies and intermediates of its own."""
+OUT_OF_MEMORY = "out of memory"
+"""Part of the message of a mode that found too little memory. It is prepared once more, when no other one is."""
 IDLE_DEADLINE_S = 5.0
 """Maximum seconds to wait for the work that a held process has launched: max-autotune launches a slow choice several
 times before it looks at the time."""
@@ -109,6 +111,7 @@ class Baselines:
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._large_jobs = asyncio.Lock()
+        self._crowded_out: set[tuple[str, str]] = set()
         self._nothing_is_timed = asyncio.Event()
         self._nothing_is_timed.set()
 
@@ -200,18 +203,18 @@ class Baselines:
         await self._modes[failed.name].fail(job, failed)
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Pause what is being compiled while something is timed."""
+    async def held(self) -> AsyncIterator[bool]:
+        """Pause what is being compiled while something is timed; yield whether the GPU has ended what that had
+        launched. Eager goes on: it is the one that is asked."""
         self._nothing_is_timed.clear()
         busy = [mode for mode in self._modes.values() if mode.is_preparing]
-        for mode in busy:
+        held = [mode for mode in busy if mode.name != EAGER]
+        for mode in held:
             mode.hold()
         try:
-            if busy:
-                await self._wait_until_idle()
-            yield
+            yield not busy or await self._wait_until_idle()
         finally:
-            for mode in busy:
+            for mode in held:
                 mode.go_on()
             self._nothing_is_timed.set()
 
@@ -222,18 +225,24 @@ class Baselines:
         if name in self._starting:
             await asyncio.shield(self._starting[name])
         while (job := next((job for job in self._offered if self._is_wanted(name, job)), None)) is not None:
-            if job.n_bytes > self._at_once_bytes(job):
+            is_retried = (job.job_id, name) in self._crowded_out
+            if is_retried or job.n_bytes > self._at_once_bytes(job):
                 async with self._large_jobs:
+                    while is_retried and any(mode.is_preparing for mode in self._modes.values()):
+                        await asyncio.sleep(PROGRESS_S)
                     await self._prepare(name, job)
             else:
                 await self._prepare(name, job)
 
-    async def _wait_until_idle(self) -> None:
-        """Wait until the work that held processes have launched is done. Errors recur where eager is timed."""
+    async def _wait_until_idle(self) -> bool:
+        """Wait until the work that held processes have launched is done; return False where it is not done in time.
+        Errors recur where eager is timed."""
         with suppress(KernelLspError):
             worker = await self._modes[EAGER].start()
             request = {"device": self._device, "at_most_s": IDLE_DEADLINE_S}
-            await worker.ask("wait_until_idle", request, deadline_s=PREPARE_DEADLINES_S[EAGER])
+            answer = await worker.ask("wait_until_idle", request, deadline_s=PREPARE_DEADLINES_S[EAGER])
+            return not isinstance(answer, dict) or bool(answer.get("is_idle", True))
+        return True
 
     def _at_once_bytes(self, job: Job) -> int:
         eager = self._modes[EAGER].subject(job)
@@ -242,12 +251,18 @@ class Baselines:
 
     async def _prepare(self, name: str, job: Job) -> None:
         await self._nothing_is_timed.wait()
-        failed = await self._modes[name].prepare(job) if self._is_wanted(name, job) else None
-        if failed is not None:
-            missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
-            self._known[job.job_id, name] = missing
-            if not failed.is_gone:  # PyTorch's error is reproducible; the loss of a process may not be
-                self._cache.keep(self._key(job, name), missing)
+        mode, is_first = self._modes[name], (job.job_id, name) not in self._crowded_out
+        failed = await mode.prepare(job, may_recur=is_first) if self._is_wanted(name, job) else None
+        if failed is None:
+            return
+        is_out_of_memory = _is_out_of_memory(failed)
+        if is_out_of_memory and is_first:
+            self._crowded_out.add((job.job_id, name))
+            return
+        missing = MissingBaseline(name=name, reason=failed.message, is_final=True)
+        self._known[job.job_id, name] = missing
+        if not (failed.is_gone or is_out_of_memory):  # PyTorch's error is reproducible; what others occupied is not
+            self._cache.keep(self._key(job, name), missing)
 
     def _is_wanted(self, name: str, job: Job) -> bool:
         """Check whether a baseline is not ready and has no time, or is the one to compare with."""
@@ -320,6 +335,10 @@ async def _warm_up(worker: TimingWorker, device: int | str) -> None:
         await end(probe)
 
 
+def _is_out_of_memory(failed: SubjectFailed) -> bool:
+    return OUT_OF_MEMORY in failed.message.lower()
+
+
 # --- below: one mode
 
 
@@ -371,9 +390,9 @@ class _Mode:
         waiting = MissingBaseline(name=self.name, reason=NOT_STARTED, is_final=False)
         return self._ready.get(job.job_id, waiting)
 
-    async def prepare(self, job: Job) -> SubjectFailed | None:
-        """Prepare once. A failure is returned once, and is final for the job. After the loss of a connection it is
-        prepared again."""
+    async def prepare(self, job: Job, *, may_recur: bool = False) -> SubjectFailed | None:
+        """Prepare once. A failure is returned once, and is final for the job; not too little memory, if it `may_recur`.
+        After the loss of a connection it is prepared again."""
         if job.job_id in self._ready or job.job_id in self._missing:
             return None
         self.is_preparing = True
@@ -389,7 +408,10 @@ class _Mode:
             self._ready[job.job_id] = found
             return None
         failed = replace(found, is_disconnected=False)
-        await self.fail(job, failed)
+        if may_recur and _is_out_of_memory(failed):
+            await self.close()
+        else:
+            await self.fail(job, failed)
         return failed
 
     def rearranged(self, job: Job, subject: Subject) -> None:

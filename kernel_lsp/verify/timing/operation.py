@@ -64,6 +64,7 @@ MAX_DIFFERENCE = 1e-2
 """Maximum relative L2 difference between outputs of timed calls. The order of atomic additions changes far less,
 missing work far more. Values were judged before."""
 OURS, AGAIN = "ours", "ours again"
+NOT_IDLE = "timed while the GPU still ran work of a compilation: both sides may have waited for it"
 N_SELF_PAIRS = 2
 """A-A pairs with other buffers, per GPU and order of magnitude of the time. The larger noise counts."""
 PROBE_DEADLINE_S = 60.0
@@ -153,9 +154,12 @@ class OperationTimer:
             await self._offered(job)
             patience = 0.0 if job.job_id in self._waited_until else self._patience_s
             await self._baselines.wait(job, patience if patience_s is None else patience_s)
-            async with self._baselines.held():
+            async with self._baselines.held() as is_idle:
                 outcome = await self._time(worker, operation, job)
-            if isinstance(outcome, Timed) and (key := _ranking_key(operation, job)):
+            if isinstance(outcome, Timed) and not is_idle:
+                notes = (*outcome.comparison.notes, NOT_IDLE)
+                outcome = Timed(outcome.comparison.model_copy(update={"notes": notes}))
+            if isinstance(outcome, Timed) and is_idle and (key := _ranking_key(operation, job)):
                 self._ranked[key] = outcome
             return outcome
 

@@ -63,6 +63,11 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     for _ in range(int(BEHAVIOUR.get("slow_modes", {}).get(mode, 0.0) / TICK_S)):
         time.sleep(TICK_S)
         log("compiling")
+    if mode in BEHAVIOUR.get("crowded_modes", ()):
+        with open(BEHAVIOUR["log"]) as file:
+            n_before = sum(line.endswith(f" prepare {mode}\n") for line in file)
+        if n_before <= BEHAVIOUR.get("n_crowded", 1):
+            return {"status": "failed", "message": "OutOfMemoryError: CUDA out of memory."}
     if mode in BEHAVIOUR.get("failing_modes", {}):
         return {"status": "failed", "message": BEHAVIOUR["failing_modes"][mode]}
     if mode in BEHAVIOUR.get("dying_modes", ()):
@@ -103,7 +108,7 @@ def arranged(what: str, n_calls: int, subject: str) -> dict[str, Any]:
 
 def wait_until_idle(request: dict[str, Any]) -> dict[str, Any]:
     log("wait_until_idle")
-    return {"status": "ready", "is_idle": True, "waited_s": 0.0}
+    return {"status": "ready", "is_idle": not BEHAVIOUR.get("stays_busy"), "waited_s": 0.0}
 
 
 def time_block(request: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.measurement import MissingBaseline, TimedBaseline
-from kernel_lsp.verify.timing.operation import RANKING
+from kernel_lsp.verify.timing.operation import NOT_IDLE, RANKING
 from kernel_lsp.verify.timing.result import (
     CandidateBroke,
     ImpossibleTime,
@@ -324,6 +324,28 @@ async def test_a_timing_waits_for_what_a_held_process_has_launched(tmp_path: Pat
     assert lines.index("compiling") < lines.index("wait_until_idle") < lines.index("start")
 
 
+async def test_a_timing_does_not_wait_for_eager_that_it_has_stopped(tmp_path: Path) -> None:
+    (tmp_path / "log").touch()
+    async with bench(tmp_path, slow_modes={"default": 1.0, "eager": 1.5}) as it:
+        timing = asyncio.create_task(it.comparison())
+        while not any("prepare default" in line for line in it.log()):
+            await asyncio.sleep(0.01)
+        offering = asyncio.create_task(it.timer.offer(operation("b", 2 * N_ELEMENTS)))
+        comparison = await asyncio.wait_for(timing, GENEROUS_S)
+        await offering
+    timed = [found.name for found in comparison.baselines if isinstance(found, TimedBaseline)]
+    assert timed == ["eager", "compile"]
+
+
+@pytest.mark.parametrize("stays_busy", [False, True])
+async def test_a_time_beside_work_that_does_not_end_says_so(stays_busy: bool, tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 1.0}, stays_busy=stays_busy) as it:
+        first = await it.comparison(patience_s=0.3)
+        last = await it.comparison()
+    assert (NOT_IDLE in first.notes) == stays_busy
+    assert NOT_IDLE not in last.notes, "nothing was compiled beside it"
+
+
 async def test_modes_that_noise_may_order_either_way_stay_ready_and_are_measured_together(tmp_path: Path) -> None:
     times_us = {**TIMES_US, "default": 60.0, "reduce-overhead": 46.0, "max-autotune": 45.0}
     async with bench(tmp_path, baselines=ALL, times_us=times_us) as it:
@@ -404,6 +426,28 @@ async def test_a_process_that_dies_while_compiling_is_tried_again_in_the_next_se
             n_tries = sum("prepare default" in line for line in it.log())
     assert n_tries == 2
     assert "ended during" in comparison.baselines[1].reason  # type: ignore[union-attr]
+
+
+async def test_a_mode_without_memory_beside_others_is_prepared_again_alone(tmp_path: Path) -> None:
+    slow = {"default": 0.6, "reduce-overhead": 0.1}
+    async with bench(tmp_path, crowded_modes=["reduce-overhead"], slow_modes=slow, baselines=ALL[:3]) as it:
+        comparison = await it.comparison()
+        lines = [line.split(maxsplit=1)[1] for line in it.log()]
+    assert isinstance(comparison.baselines[2], TimedBaseline)
+    first, again = (at for at, line in enumerate(lines) if line == "prepare reduce-overhead")
+    assert lines.index("prepare default") < again
+    assert lines[first:].index("compiling") < again - first
+    assert lines[again:].count("compiling") == 10, "another mode was compiled beside it"
+
+
+async def test_too_little_memory_is_not_remembered_between_sessions(tmp_path: Path) -> None:
+    async with bench(tmp_path, crowded_modes=["default"], n_crowded=2) as it:
+        missing = (await it.comparison()).baselines[1]
+    async with bench(tmp_path, crowded_modes=["default"], n_crowded=2) as it:
+        again = (await it.comparison()).baselines[1]
+    assert isinstance(missing, MissingBaseline)
+    assert (missing.is_final, "out of memory" in missing.reason) == (True, True)
+    assert isinstance(again, TimedBaseline)
 
 
 async def test_times_of_slower_modes_come_from_the_cache_in_the_next_session(tmp_path: Path) -> None:
