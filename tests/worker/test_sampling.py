@@ -76,6 +76,22 @@ def test_an_eighth_of_the_outputs_is_compared_where_all_dims_are_mixed(tmp_path:
     assert (files.slices.ranges[0][0], files.slices.ranges[-1][1]) == (0, N_ROWS)
 
 
+@pytest.mark.parametrize(("n_rows", "n_columns", "n_slices"), [(16, 12, 8), (24, 12, 8), (15, 12, None)])
+def test_few_slices_of_what_mixes_all_dims_lie_between_the_first_and_the_last(
+    n_rows: int, n_columns: int, n_slices: int | None, tmp_path: Path
+) -> None:
+    body = "(x - x.sum((1, 2), keepdim=True)).cumsum(0)"
+    x = (n_rows, n_columns, 1024)
+    capture_text(f"def f(x):\n    return {body}", "f", inputs=[tensor("x", *x)])
+    files = make_case("forward", {"x": x}, "normal", tmp_path, sample_from_bytes=FROM_BYTES)
+    slices = files.slices
+    if n_slices is None:
+        assert slices is None or slices.dims != {files.expected[0].name: 0}
+        return
+    assert slices is not None
+    assert (slices.n, len(slices.ranges), set(slices.dims.values())) == (n_slices, 8, {0})
+
+
 def test_selections_from_what_mixes_all_dims_are_made_whole(tmp_path: Path) -> None:
     files = sampled("(x - x.sum()).cumsum(1).round().sort(0)", tmp_path)
     assert files.chosen

@@ -28,8 +28,8 @@ SHARE = 8
 """Divisor of the bytes from which cases are sampled: as many are sampled. An fp64 reference, its perturbed twin and
 their intermediates take some thirty times as many."""
 OUTPUT_SHARE = 8
-"""Divisor of the slices of an output that are compared where its reference is computed whole. Only copies and
-comparisons are saved, 2.7 s for each candidate with an output of 4.3 GB."""
+"""Divisor of the slices of an output that are compared where its reference is computed whole, at least one for each
+range. Only copies and comparisons are saved, 2.7 s for each candidate with an output of 4.3 GB."""
 N_RANGES = 8
 """Ranges of adjacent slices. The first begins at the first slice, the last ends at the last one."""
 LEAST_SLICES = 2
@@ -93,8 +93,8 @@ def sample_of(
         if 2 * n_slices < n_whole and is_separable(captured, case, axis, device):
             return Sample(axis, _ranges(n_whole, n_slices, seed))
     for axis in axes(captured, of_outputs=True) if output_bytes >= from_bytes // 2 else ():
-        n_slices = sizes[axis.symbol] // OUTPUT_SHARE
-        if n_slices >= LEAST_SLICES:
+        n_slices = max(N_RANGES, sizes[axis.symbol] // OUTPUT_SHARE)
+        if 2 * n_slices <= sizes[axis.symbol]:
             return Sample(axis, _ranges(sizes[axis.symbol], n_slices, seed))
     return None
 
