@@ -9,8 +9,8 @@ from kernel_lsp.generate.ir.index import ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op, parameter
-from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, lowers, read
-from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
+from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
+from kernel_lsp.generate.lowering.reduction import count_of, element_count, elements, variance_over, without
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float | Scalar) -> Tensor:
@@ -170,20 +170,10 @@ class _GroupNormBackward:
         def x_hat(index: tuple[Index, ...]) -> Scalar:
             return self._x_hat(Access(grouped_source, index), (index[0], index[1]))
 
-        sum_grad = self.builder.reduction("sum", self.dtype, self.shape, axes, weighted, name="sum_grad")
-
-        def product_body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", weighted(index), x_hat(index))
-
-        sum_product = self.builder.reduction("sum", self.dtype, self.shape, axes, product_body, name="sum_grad_x")
-        count = count_of(element_count(self.shape, axes), self.dtype)
+        centered = _centered(self.builder, self.dtype, self.shape, axes, weighted, x_hat)
 
         def body(index: tuple[Index, ...]) -> Scalar:
-            kept = index[:2]
-            mean_grad = op("div", Access(sum_grad, kept), count)
-            mean_product = op("div", Access(sum_product, kept), count)
-            centered = op("sub", op("sub", weighted(index), mean_grad), op("mul", x_hat(index), mean_product))
-            return op("mul", centered, cast(Access(self.rstd, kept), self.dtype))
+            return op("mul", centered(index), cast(Access(self.rstd, index[:2]), self.dtype))
 
         result = self.builder.pointwise(self.grad.dtype, self.shape, body, name="grad_input")
         return self.builder.reshaped(result, self.source.shape)
@@ -196,7 +186,7 @@ class _GroupNormBackward:
         return self._over_channel(body, "grad_weight", 1)
 
     def grad_bias(self) -> Tensor:
-        return self._over_channel(lambda index: cast(Access(self.grad, index), self.dtype), "grad_bias", 2)
+        return self._over_channel(elements(self.grad, self.dtype), "grad_bias", 2)
 
     def _over_channel(self, body: Callable[..., Scalar], name: str, item: int) -> Tensor:
         axes = (0, *range(2, len(self.source.shape)))
@@ -225,36 +215,42 @@ def _layer_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
     def weighted(index: Sequence[Index]) -> Scalar:
         return affine(cast(Access(grad, index), dtype), _read(weight, index), None)
 
-    def product_body(index: Sequence[Index]) -> Scalar:
-        return op("mul", weighted(index), x_hat(index))
-
     results: list[Tensor | None] = [None, None, None]
     if wanted[0]:
-        sum_grad = call.builder.reduction("sum", dtype, source.shape, axes, weighted, name="sum_grad")
-        sum_product = call.builder.reduction("sum", dtype, source.shape, axes, product_body, name="sum_grad_x")
-        count = count_of(element_count(source.shape, axes), dtype)
+        centered = _centered(call.builder, dtype, source.shape, axes, weighted, x_hat)
 
         def body(index: tuple[Index, ...]) -> Scalar:
-            kept = without(index, axes)
-            mean_grad, mean_product = (op("div", Access(total, kept), count) for total in (sum_grad, sum_product))
-            centered = op("sub", op("sub", weighted(index), mean_grad), op("mul", x_hat(index), mean_product))
-            return op("mul", centered, cast(read(rstd, _padded(index, axes)), dtype))
+            return op("mul", centered(index), cast(read(rstd, _padded(index, axes)), dtype))
 
         results[0] = call.builder.pointwise(call.dtype(0), source.shape, body, name="grad_input")
-    outer = tuple(range(n_outer))
+    outer, grad_at = tuple(range(n_outer)), elements(grad, dtype)
     if wanted[1] and weight is not None:
 
         def weight_body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", cast(Access(grad, index), dtype), x_hat(index))
+            return op("mul", grad_at(index), x_hat(index))
 
         results[1] = call.builder.reduction("sum", dtype, source.shape, outer, weight_body, name="grad_weight")
     if wanted[2]:
-
-        def bias_body(index: tuple[Index, ...]) -> Scalar:
-            return cast(Access(grad, index), dtype)
-
-        results[2] = call.builder.reduction("sum", dtype, source.shape, outer, bias_body, name="grad_bias")
+        results[2] = call.builder.reduction("sum", dtype, source.shape, outer, grad_at, name="grad_bias")
     return tuple(_as_dtype(call, tensor, item) for item, tensor in enumerate(results))
+
+
+def _centered(builder: Builder, dtype: DType, shape: Shape, axes: Sequence[int], weighted: Body, x_hat: Body) -> Body:
+    """Return dy*w - mean(dy*w) - x_hat * mean(dy*w*x_hat), with means over axes."""
+
+    def product_body(index: tuple[Index, ...]) -> Scalar:
+        return op("mul", weighted(index), x_hat(index))
+
+    sum_grad = builder.reduction("sum", dtype, shape, axes, weighted, name="sum_grad")
+    sum_product = builder.reduction("sum", dtype, shape, axes, product_body, name="sum_grad_x")
+    count = count_of(element_count(shape, axes), dtype)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        kept = without(index, axes)
+        mean_grad, mean_product = (op("div", Access(total, kept), count) for total in (sum_grad, sum_product))
+        return op("sub", op("sub", weighted(index), mean_grad), op("mul", x_hat(index), mean_product))
+
+    return body
 
 
 def _padded(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
@@ -354,10 +350,9 @@ def _batch_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
         statistics = (cast(Access(tensor, (index[1],)), dtype) for tensor in (mean, rstd))
         return normalized(Access(source, index), *statistics)
 
-    def grad_at(index: Sequence[Index]) -> Scalar:
-        return cast(Access(grad, index), dtype)
+    grad_at = elements(grad, dtype)
 
-    def grad_product(index: Sequence[Index]) -> Scalar:
+    def grad_product(index: tuple[Index, ...]) -> Scalar:
         return op("mul", grad_at(index), x_hat(index))
 
     sum_grad = call.builder.reduction("sum", dtype, source.shape, axes, grad_at, name="grad_bias")

@@ -45,30 +45,42 @@ def count_of(size: Index, dtype: DType) -> Scalar:
     return cast(index_value(size), dtype)
 
 
-@lowers("sum")
-def _sum(call: Call) -> Tensor:
-    source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape))
-    accumulator = accumulation_dtype(call.dtype())
-    total = reduce_over(call, "sum", source, axes, lambda index: cast(Access(source, index), accumulator), accumulator)
-    return shaped(call, total)
+def elements(source: Tensor, dtype: DType) -> Body:
+    """Return the elements of a tensor in a type."""
+    return lambda index: cast(Access(source, index), dtype)
+
+
+def _reduction(kind: str, dtype_of: Callable[[Call], DType], result: DType | None = None) -> Callable[[Call], Tensor]:
+    """Return the rule of a reduction of one result, which combines elements in a type, and has another if given."""
+
+    def rule(call: Call) -> Tensor:
+        source, dtype = call.tensor(0), dtype_of(call)
+        axes = call.axes(1, "dim", len(source.shape))
+        return shaped(call, reduce_over(call, kind, source, axes, elements(source, dtype), result or dtype))
+
+    return rule
+
+
+for _name in ("sum", "prod"):
+    lowers(_name)(_reduction(_name, lambda call: accumulation_dtype(call.dtype())))
+for _name in ("any", "all"):
+    lowers(_name)(_reduction(_name, lambda call: DType.BOOL))
+for _name in ("max", "min"):
+    lowers(f"a{_name}", f"{_name}.default")(_reduction(_name, lambda call: call.tensor(0).dtype))
+    lowers(f"arg{_name}")(_reduction(f"arg{_name}", lambda call: call.tensor(0).dtype, DType.I64))
 
 
 @lowers("mean")
 def _mean(call: Call) -> Tensor:
     source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape)) if "dim" in call.node.op else tuple(range(len(source.shape)))
+    axes = call.axes(1, "dim", len(source.shape))
     return shaped(call, mean_over(call.builder, source, axes, name=call.builder.result_name()))
 
 
 def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
     """Return the mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        return cast(Access(source, index), dtype)
-
-    total = builder.reduction("sum", dtype, source.shape, axes, body, name="sum")
+    total = builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name="sum")
     count = count_of(element_count(source.shape, axes), dtype)
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
 
@@ -148,28 +160,10 @@ def _correction(call: Call) -> float:
     return 1.0 if unbiased else 0.0
 
 
-def _extreme(kind: str) -> Callable[[Call], Tensor]:
-    def rule(call: Call) -> Tensor:
-        source = call.tensor(0)
-        axes = call.axes(1, "dim", len(source.shape))
-        found = reduce_over(call, kind, source, axes, lambda index: Access(source, index), source.dtype)
-        return shaped(call, found)
-
-    return rule
-
-
-lowers("amax", "max.default")(_extreme("max"))
-lowers("amin", "min.default")(_extreme("min"))
-
-
 def _extreme_with_index(kind: str) -> Callable[[Call], tuple[Tensor, ...]]:
     def rule(call: Call) -> tuple[Tensor, ...]:
         source = call.tensor(0)
-        axes = (call.axis(1, "dim", len(source.shape)),)
-
-        def body(index: tuple[Index, ...]) -> Scalar:
-            return Access(source, index)
-
+        axes, body = (call.axis(1, "dim", len(source.shape)),), elements(source, source.dtype)
         found = reduce_over(call, kind, source, axes, body, source.dtype)
         where = reduce_over(call, f"arg{kind}", source, axes, body, DType.I64, name="indices")
         return shaped(call, found, 0), shaped(call, where, 1)
@@ -190,46 +184,10 @@ def _extreme_of_two(call: Call) -> Tensor:
 @lowers("aminmax")
 def _both_extremes(call: Call) -> tuple[Tensor, ...]:
     source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape))
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        return Access(source, index)
-
+    axes, body = call.axes(1, "dim", len(source.shape)), elements(source, source.dtype)
     low = reduce_over(call, "min", source, axes, body, source.dtype)
     high = reduce_over(call, "max", source, axes, body, source.dtype)
     return shaped(call, low, 0), shaped(call, high, 1)
-
-
-@lowers("argmax", "argmin")
-def _argument_of_extreme(call: Call) -> Tensor:
-    source = call.tensor(0)
-    kind = call.node.op.split(".")[1]
-    axes = call.axes(1, "dim", len(source.shape))
-    return shaped(call, reduce_over(call, kind, source, axes, lambda index: Access(source, index), DType.I64))
-
-
-@lowers("prod")
-def _product(call: Call) -> Tensor:
-    source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape)) if "dim" in call.node.op else tuple(range(len(source.shape)))
-    accumulator = accumulation_dtype(call.dtype())
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        return cast(Access(source, index), accumulator)
-
-    return shaped(call, reduce_over(call, "prod", source, axes, body, accumulator))
-
-
-@lowers("any", "all")
-def _any_or_all(call: Call) -> Tensor:
-    source = call.tensor(0)
-    has_axes = call.node.op.rsplit(".", 1)[-1] in ("dim", "dims")
-    axes = call.axes(1, "dim", len(source.shape)) if has_axes else tuple(range(len(source.shape)))
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        return cast(Access(source, index), DType.BOOL)
-
-    return shaped(call, reduce_over(call, call.node.op.split(".")[1], source, axes, body, DType.BOOL))
 
 
 @lowers("linalg_vector_norm", "norm")

@@ -10,7 +10,7 @@ from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, compar
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype, lowers
-from kernel_lsp.generate.lowering.reduction import shaped, without
+from kernel_lsp.generate.lowering.reduction import elements, shaped, without
 
 
 @lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")
@@ -54,10 +54,7 @@ def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) 
 
 def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor, Tensor, DType]:
     dtype = accumulation_dtype(source.dtype)
-
-    def value(index: tuple[Index, ...]) -> Scalar:
-        return cast(Access(source, index), dtype)
-
+    value = elements(source, dtype)
     peak = builder.reduction("max", dtype, source.shape, (axis,), value, name="peak")
 
     def shifted_exp(index: tuple[Index, ...]) -> Scalar:
@@ -109,9 +106,7 @@ def _logsumexp(call: Call) -> Tensor:
 
 def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
     """Return the maximum, or 0 where it is infinite: inf - inf would be NaN."""
-    peak = builder.reduction(
-        "max", dtype, source.shape, axes, lambda index: cast(Access(source, index), dtype), name="peak"
-    )
+    peak = builder.reduction("max", dtype, source.shape, axes, elements(source, dtype), name="peak")
 
     def body(index: tuple[Index, ...]) -> Scalar:
         value = Access(peak, index)

@@ -286,68 +286,32 @@ def _diagonal(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), to_source)
 
 
-@lowers("slice_scatter")
-def _slice_scatter(call: Call) -> Tensor:
-    base, source = call.tensor(0), call.tensor(1, "src")
-    axis = call.axis(2, "dim", len(base.shape), 0)
-    start, step = _slice_scatter_start(call, base, axis), call.integer(5, "step", 1)
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        offset = index[axis] - start
-        inside = in_range(offset, source.shape[axis] * step)
-        if step != 1:
-            inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
-        moved = (*index[:axis], offset // step, *index[axis + 1 :])
-        return guarded(inside, cast(Access(source, moved), base.dtype), Access(base, index))
-
-    return call.builder.pointwise(base.dtype, call.shape(), element)
-
-
-def _slice_scatter_start(call: Call, base: Tensor, axis: int) -> Index:
-    start = call.size(3, "start", 0) if call.raw(3, "start") is not None else ZERO
-    return start + base.shape[axis] if start.constant is not None and start.constant < 0 else start
-
-
-@lowers("select_scatter")
-def _select_scatter(call: Call) -> Tensor:
-    base, source = call.tensor(0), call.tensor(1, "src")
-    axis = call.axis(2, "dim", len(base.shape))
-    position = call.size(3, "index")
-    if position.constant is not None and position.constant < 0:
-        position = base.shape[axis] + position
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        is_here = compare("eq", index_value(index[axis]), index_value(position))
-        rest = (*index[:axis], *index[axis + 1 :])
-        return guarded(is_here, cast(Access(source, rest), base.dtype), Access(base, index))
-
-    return call.builder.pointwise(base.dtype, call.shape(), element)
-
-
-@lowers("slice_backward", "select_backward", "diagonal_backward")
-def _view_backward(call: Call) -> Tensor:
-    """Return the gradient at the elements of the view, and zero elsewhere."""
-    grad, shape = call.tensor(0), call.shape()
-    zero = cast(Constant(0, DType.I64), grad.dtype)
+@lowers("slice_scatter", "slice_backward", "select_scatter", "select_backward")
+def _put_back(call: Call) -> Tensor:
+    """Return a tensor with the elements of a view put back: into a base, or those of a gradient into zeros."""
     name = call.node.op.split(".")[1]
-    if name == "diagonal_backward":
-        call.fail("the gradient of a diagonal is not implemented")
-    axis = call.axis(2, "dim", len(shape))
+    base = call.tensor(0) if name.endswith("_scatter") else None
+    source = call.tensor(0) if base is None else call.tensor(1, "src")
+    dtype, shape = source.dtype if base is None else base.dtype, call.shape()
+    axis = call.axis(2, "dim", len(shape), 0)
+    start = call.size(3, "start", 0) if call.raw(3, "start") is not None else ZERO
+    start = start + shape[axis] if start.constant is not None and start.constant < 0 else start
 
     def element(index: tuple[Index, ...]) -> Scalar:
-        if name == "select_backward":
-            position = call.size(3, "index")
-            if position.constant is not None and position.constant < 0:
-                position = shape[axis] + position
-            is_here = compare("eq", index_value(index[axis]), index_value(position))
-            return guarded(is_here, Access(grad, (*index[:axis], *index[axis + 1 :])), zero)
-        start, step = call.size(3, "start", 0), call.integer(5, "step", 1)
-        if start.constant is not None and start.constant < 0:
-            start = shape[axis] + start
-        offset = index[axis] - start
-        inside = in_range(offset, grad.shape[axis] * step)
-        if step != 1:
-            inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
-        return guarded(inside, Access(grad, (*index[:axis], offset // step, *index[axis + 1 :])), zero)
+        before, after = index[:axis], index[axis + 1 :]
+        if name.startswith("select"):
+            inside, moved = compare("eq", index_value(index[axis]), index_value(start)), (*before, *after)
+        else:
+            step, offset = call.integer(5, "step", 1), index[axis] - start
+            inside, moved = in_range(offset, source.shape[axis] * step), (*before, offset // step, *after)
+            if step != 1:
+                inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
+        rest = cast(Constant(0, DType.I64), dtype) if base is None else Access(base, index)
+        return guarded(inside, cast(Access(source, moved), dtype), rest)
 
-    return call.builder.pointwise(grad.dtype, shape, element)
+    return call.builder.pointwise(dtype, shape, element)
+
+
+@lowers("diagonal_backward")
+def _diagonal_backward(call: Call) -> Tensor:
+    call.fail("the gradient of a diagonal is not implemented")
