@@ -275,20 +275,6 @@ def scattered(
     return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition), item)
 
 
-@lowers("embedding_dense_backward")
-def _embedding_backward(call: Call) -> Tensor:
-    """Add each token's gradient to its row of the table. The padding token's is left out."""
-    grad, indices = call.tensor(0, "grad_output"), call.tensor(1, "indices")
-    padding = call.integer(3, "padding_idx", -1)
-    if call.raw(4, "scale_grad_by_freq", False):
-        call.fail("scale_grad_by_freq is not implemented")
-    variables = call.builder.variables(grad.shape)
-    index = positions(variables)
-    token = cast(Access(indices, index[:-1]), DType.I64)
-    mask = compare("ne", token, integer(padding)) if padding >= 0 else None
-    return scattered(call, None, (position_of(token), index[-1]), variables, Access(grad, index), "sum", mask)
-
-
 @lowers("index_add")
 def _index_add(call: Call) -> Tensor:
     base, indices, source = call.tensor(0), call.tensor(2, "index"), call.tensor(3, "source")
@@ -323,62 +309,3 @@ def _update_shape(call: Call, base: Tensor, given: Sequence[Tensor | None]) -> t
     rest = [size for axis, size in enumerate(base.shape) if axis not in used]
     start = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
     return (*rest[:start], *broadcast, *rest[start:])
-
-
-# --- losses that the graph keeps as one call
-
-
-@lowers("nll_loss_forward", "nll_loss2d_forward")
-def _nll_loss(call: Call) -> tuple[Tensor, ...]:
-    """Return (loss, total weight). Targets equal to ignore_index are ignored."""
-    source, target, weight = call.tensor(0), call.tensor(1, "target"), call.optional_tensor(2, "weight")
-    reduction, ignored = call.integer(3, "reduction"), call.integer(4, "ignore_index")
-    dtype = accumulation_dtype(source.dtype)
-    zero = Constant(0.0, dtype)
-
-    def label(index: Sequence[Index]) -> tuple[Scalar, Scalar]:
-        value = cast(Access(target, index), DType.I64)
-        return value, compare("ne", value, integer(ignored))
-
-    def class_weight(index: Sequence[Index]) -> Scalar:
-        value, is_counted = label(index)
-        one: Scalar = Constant(1.0, dtype) if weight is None else cast(Access(weight, (position_of(value),)), dtype)
-        return guarded(is_counted, one, zero)
-
-    def loss(index: tuple[Index, ...]) -> Scalar:
-        value, is_counted = label(index)
-        at = (*index[:1], position_of(value), *index[1:]) if len(source.shape) > 1 else (position_of(value),)
-        term = op("neg", op("mul", cast(Access(source, at), dtype), class_weight(index)))
-        return guarded(is_counted, term, zero)
-
-    axes = tuple(range(len(target.shape)))
-    total_weight = call.builder.reduction("sum", dtype, target.shape, axes, class_weight, name="total_weight")
-    if reduction == 0:
-        return call.builder.pointwise(call.dtype(0), call.shape(0), loss), converted(call, total_weight, 1)
-    total = call.builder.reduction("sum", dtype, target.shape, axes, loss, name="loss")
-    if reduction == 1:
-        total = call.builder.pointwise(dtype, (), lambda index: op("div", Access(total, ()), Access(total_weight, ())))
-    return converted(call, total, 0), converted(call, total_weight, 1)
-
-
-@lowers("nll_loss_backward", "nll_loss2d_backward")
-def _nll_loss_backward(call: Call) -> Tensor:
-    grad, source, target = call.tensor(0, "grad_output"), call.tensor(1), call.tensor(2, "target")
-    weight, total_weight = call.optional_tensor(3, "weight"), call.tensor(6, "total_weight")
-    reduction, ignored = call.integer(4, "reduction"), call.integer(5, "ignore_index")
-    dtype = accumulation_dtype(source.dtype)
-    class_axis = 1 if len(source.shape) > 1 else 0
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        at = (*index[:class_axis], *index[class_axis + 1 :])[: len(target.shape)]
-        label = cast(Access(target, at), DType.I64)
-        upstream = cast(read(grad, at) if reduction == 0 else Access(grad, ()), dtype)
-        if weight is not None:
-            upstream = op("mul", upstream, cast(Access(weight, (index[class_axis],)), dtype))
-        if reduction == 1:
-            upstream = op("div", upstream, cast(Access(total_weight, ()), dtype))
-        is_label = compare("eq", label, index_value(index[class_axis]))
-        counted = op("logical_and", is_label, compare("ne", label, integer(ignored)))
-        return select(counted, op("neg", upstream), Constant(0.0, dtype))
-
-    return call.builder.pointwise(call.dtype(), source.shape, body)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import ZERO, Index, as_index
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op, parameter
-from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
-from kernel_lsp.generate.lowering.reduction import count_of, element_count, elements, variance_over, without
+from kernel_lsp.generate.lowering.builder import Builder, Call, Shape, accumulation_dtype, lowers, read
+from kernel_lsp.generate.lowering.reduction import count_of, element_count, variance_over, without
 
 
 def inverse_deviation(builder: Builder, variance: Tensor, epsilon: float | Scalar) -> Tensor:
@@ -121,149 +121,6 @@ def _channel(tensor: Tensor | None, index: Sequence[Index]) -> Scalar | None:
     return None if tensor is None else Access(tensor, (index[1],))
 
 
-@lowers("native_group_norm_backward")
-def _group_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
-    """Apply the formulas of ATen's group_norm kernels, with sums over the group for the input and over (N, spatial) for
-    the weights."""
-    grad, source = call.tensor(0, "grad_out"), call.tensor(1, "input")
-    mean, rstd = call.tensor(2, "mean"), call.tensor(3, "rstd")
-    weight = call.optional_tensor(4, "weight")
-    shape = _grouped_shape(call, source, call.integer(8, "group"))
-    wanted = call.raw(9, "output_mask", [True, True, True])
-    rule = _GroupNormBackward(call, grad, source, mean, rstd, weight, shape)
-    return (
-        rule.grad_input() if wanted[0] else None,
-        rule.grad_weight() if wanted[1] else None,
-        rule.grad_bias() if wanted[2] else None,
-    )
-
-
-class _GroupNormBackward:
-    """The three gradients of one group norm."""
-
-    def __init__(
-        self,
-        call: Call,
-        grad: Tensor,
-        source: Tensor,
-        mean: Tensor,
-        rstd: Tensor,
-        weight: Tensor | None,
-        shape: Shape,
-    ) -> None:
-        self.call, self.builder, self.weight = call, call.builder, weight
-        self.grad, self.source, self.mean, self.rstd = grad, source, mean, rstd
-        self.shape = shape
-        self.dtype = accumulation_dtype(source.dtype)
-
-    def grad_input(self) -> Tensor:
-        """Return rstd * (dy*w - mean(dy*w) - x_hat * mean(dy*w*x_hat))."""
-        grouped_grad = self.builder.reshaped(self.grad, self.shape)
-        grouped_source = self.builder.reshaped(self.source, self.shape)
-        axes = tuple(range(2, len(self.shape)))
-
-        def weighted(index: tuple[Index, ...]) -> Scalar:
-            value = cast(Access(grouped_grad, index), self.dtype)
-            channel = index[1] * self.shape[2] + index[2]
-            return affine(value, None if self.weight is None else Access(self.weight, (channel,)), None)
-
-        def x_hat(index: tuple[Index, ...]) -> Scalar:
-            return self._x_hat(Access(grouped_source, index), (index[0], index[1]))
-
-        centered = _centered(self.builder, self.dtype, self.shape, axes, weighted, x_hat)
-
-        def body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", centered(index), cast(Access(self.rstd, index[:2]), self.dtype))
-
-        result = self.builder.pointwise(self.grad.dtype, self.shape, body, name="grad_input")
-        return self.builder.reshaped(result, self.source.shape)
-
-    def grad_weight(self) -> Tensor:
-        def body(index: tuple[Index, ...]) -> Scalar:
-            group = (index[0], index[1] // self.shape[2])
-            return op("mul", cast(Access(self.grad, index), self.dtype), self._x_hat(Access(self.source, index), group))
-
-        return self._over_channel(body, "grad_weight", 1)
-
-    def grad_bias(self) -> Tensor:
-        return self._over_channel(elements(self.grad, self.dtype), "grad_bias", 2)
-
-    def _over_channel(self, body: Callable[..., Scalar], name: str, item: int) -> Tensor:
-        axes = (0, *range(2, len(self.source.shape)))
-        total = self.builder.reduction("sum", self.dtype, self.source.shape, axes, body, name=name)
-        dtype = self.call.dtype(item)
-        return self.builder.pointwise(dtype, total.shape, lambda index: Access(total, index), name=name)
-
-    def _x_hat(self, value: Scalar, group: Sequence[Index]) -> Scalar:
-        mean, rstd = (cast(Access(statistic, group), self.dtype) for statistic in (self.mean, self.rstd))
-        return normalized(value, mean, rstd)
-
-
-@lowers("native_layer_norm_backward")
-def _layer_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
-    grad, source = call.tensor(0, "grad_out"), call.tensor(1, "input")
-    mean, rstd, weight = call.tensor(3, "mean"), call.tensor(4, "rstd"), call.optional_tensor(5, "weight")
-    wanted = call.raw(7, "output_mask", [True, True, True])
-    dtype = accumulation_dtype(source.dtype)
-    n_outer = len(source.shape) - len(call.raw(2, "normalized_shape"))
-    axes = tuple(range(n_outer, len(source.shape)))
-
-    def x_hat(index: Sequence[Index]) -> Scalar:
-        statistics = (cast(read(tensor, _padded(index, axes)), dtype) for tensor in (mean, rstd))
-        return normalized(Access(source, index), *statistics)
-
-    def weighted(index: Sequence[Index]) -> Scalar:
-        return affine(cast(Access(grad, index), dtype), _read(weight, index), None)
-
-    results: list[Tensor | None] = [None, None, None]
-    if wanted[0]:
-        centered = _centered(call.builder, dtype, source.shape, axes, weighted, x_hat)
-
-        def body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", centered(index), cast(read(rstd, _padded(index, axes)), dtype))
-
-        results[0] = call.builder.pointwise(call.dtype(0), source.shape, body, name="grad_input")
-    outer, grad_at = tuple(range(n_outer)), elements(grad, dtype)
-    if wanted[1] and weight is not None:
-
-        def weight_body(index: tuple[Index, ...]) -> Scalar:
-            return op("mul", grad_at(index), x_hat(index))
-
-        results[1] = call.builder.reduction("sum", dtype, source.shape, outer, weight_body, name="grad_weight")
-    if wanted[2]:
-        results[2] = call.builder.reduction("sum", dtype, source.shape, outer, grad_at, name="grad_bias")
-    return tuple(_as_dtype(call, tensor, item) for item, tensor in enumerate(results))
-
-
-def _centered(builder: Builder, dtype: DType, shape: Shape, axes: Sequence[int], weighted: Body, x_hat: Body) -> Body:
-    """Return dy*w - mean(dy*w) - x_hat * mean(dy*w*x_hat), with means over axes."""
-
-    def product_body(index: tuple[Index, ...]) -> Scalar:
-        return op("mul", weighted(index), x_hat(index))
-
-    sum_grad = builder.reduction("sum", dtype, shape, axes, weighted, name="sum_grad")
-    sum_product = builder.reduction("sum", dtype, shape, axes, product_body, name="sum_grad_x")
-    count = count_of(element_count(shape, axes), dtype)
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        kept = without(index, axes)
-        mean_grad, mean_product = (op("div", Access(total, kept), count) for total in (sum_grad, sum_product))
-        return op("sub", op("sub", weighted(index), mean_grad), op("mul", x_hat(index), mean_product))
-
-    return body
-
-
-def _padded(index: Sequence[Index], axes: Sequence[int]) -> list[Index]:
-    return [ZERO if axis in axes else position for axis, position in enumerate(index)]
-
-
-def _as_dtype(call: Call, tensor: Tensor | None, item: int) -> Tensor | None:
-    if tensor is None or tensor.dtype == call.dtype(item):
-        return tensor
-    dtype = call.dtype(item)
-    return call.builder.pointwise(dtype, tensor.shape, lambda index: Access(tensor, index), name=tensor.name)
-
-
 # --- batch norm
 
 
@@ -331,47 +188,3 @@ def _running_statistics(call: Call, mean: Tensor, variance: Tensor, axes: Sequen
 
         updated.append(call.builder.pointwise(running.dtype, running.shape, body, name=running.name))
     return updated
-
-
-@lowers("native_batch_norm_backward")
-def _batch_norm_backward(call: Call) -> tuple[Tensor | None, ...]:
-    """Return rstd * w * (dy - mean(dy) - x_hat * mean(dy * x_hat)) in training; rstd * w * dy in inference."""
-    grad, source, weight = call.tensor(0, "grad_out"), call.tensor(1, "input"), call.optional_tensor(2, "weight")
-    is_training = bool(call.raw(7, "train"))
-    dtype = accumulation_dtype(source.dtype)
-    axes = (0, *range(2, len(source.shape)))
-    if is_training:
-        mean, rstd = call.tensor(5, "save_mean"), call.tensor(6, "save_invstd")
-    else:
-        mean = call.tensor(3, "running_mean")
-        rstd = inverse_deviation(call.builder, call.tensor(4, "running_var"), parameter(call, 8, "eps"))
-
-    def x_hat(index: Sequence[Index]) -> Scalar:
-        statistics = (cast(Access(tensor, (index[1],)), dtype) for tensor in (mean, rstd))
-        return normalized(Access(source, index), *statistics)
-
-    grad_at = elements(grad, dtype)
-
-    def grad_product(index: tuple[Index, ...]) -> Scalar:
-        return op("mul", grad_at(index), x_hat(index))
-
-    sum_grad = call.builder.reduction("sum", dtype, source.shape, axes, grad_at, name="grad_bias")
-    sum_product = call.builder.reduction("sum", dtype, source.shape, axes, grad_product, name="grad_weight")
-    count = count_of(element_count(source.shape, axes), dtype)
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        channel = (index[1],)
-        value = grad_at(index)
-        if is_training:
-            mean_grad, mean_product = (op("div", Access(total, channel), count) for total in (sum_grad, sum_product))
-            value = op("sub", op("sub", value, mean_grad), op("mul", x_hat(index), mean_product))
-        value = op("mul", value, cast(Access(rstd, channel), dtype))
-        return affine(value, _channel(weight, index), None)
-
-    grad_input = call.builder.pointwise(call.dtype(0), source.shape, body, name="grad_input")
-    has = [entry is not None for entry in (*call.node.types, None, None)]
-    return (
-        grad_input,
-        _as_dtype(call, sum_product, 1) if has[1] else None,
-        _as_dtype(call, sum_grad, 2) if has[2] else None,
-    )

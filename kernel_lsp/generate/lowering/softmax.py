@@ -63,30 +63,6 @@ def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor,
     return peak, builder.reduction("sum", dtype, source.shape, (axis,), shifted_exp, name="sum_exp"), dtype
 
 
-@lowers("_softmax_backward_data", "_log_softmax_backward_data")
-def _softmax_backward(call: Call) -> Tensor:
-    grad, output = call.tensor(0, "grad_output"), call.tensor(1, "output")
-    axis = call.axis(2, "dim", max(len(grad.shape), 1))
-    dtype = accumulation_dtype(grad.dtype)
-    is_log = "log" in call.node.op
-
-    def term(index: tuple[Index, ...]) -> Scalar:
-        value = cast(Access(grad, index), dtype)
-        return value if is_log else op("mul", value, cast(Access(output, index), dtype))
-
-    axes = (axis,) if grad.shape else ()
-    total = call.builder.reduction("sum", dtype, grad.shape, axes, term, name="sum_grad")
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        value, out = cast(Access(grad, index), dtype), cast(Access(output, index), dtype)
-        row = Access(total, without(index, axes))
-        if is_log:
-            return op("sub", value, op("mul", op("exp", out), row))
-        return op("mul", out, op("sub", value, row))
-
-    return call.builder.pointwise(call.dtype(), grad.shape, body)
-
-
 @lowers("logsumexp")
 def _logsumexp(call: Call) -> Tensor:
     source = call.tensor(0)
