@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, as_index
-from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value, operation, select
+from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, operation, select
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.arithmetic import clamped, element_of, elementwise, number, op, operand_of
+from kernel_lsp.generate.lowering.arithmetic import clamped, element_of, elementwise, op, operand_of
 from kernel_lsp.generate.lowering.builder import Call, lowers, read
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -87,21 +87,6 @@ for _name in ("isnan", "isinf", "isfinite", "signbit"):
     lowers(_name)(_float_test(_name))
 
 
-@lowers("nan_to_num")
-def _nan_to_num(call: Call) -> Tensor:
-    largest = {DType.F16: 65504.0, DType.BF16: 3.3895313892515355e38, DType.F32: 3.4028234663852886e38}
-    limit = largest.get(call.dtype(), 1.7976931348623157e308)
-    nan = call.optional_number(1, "nan") or 0.0
-    above, below = call.optional_number(2, "posinf"), call.optional_number(3, "neginf")
-
-    def body(x: Scalar) -> Scalar:
-        high = select(compare("gt", x, number(limit, x)), number(limit if above is None else above, x), x)
-        both_ends = select(compare("lt", x, number(-limit, x)), number(-limit if below is None else below, x), high)
-        return select(operation("isnan", DType.BOOL, x), number(nan, x), both_ends)
-
-    return elementwise(call, body, call.tensor(0))
-
-
 # --- clamping and selection
 
 
@@ -151,26 +136,3 @@ def _where(call: Call) -> Tensor:
         return select(chosen, cast(element_of(left, index), dtype), cast(element_of(right, index), dtype))
 
     return call.builder.pointwise(dtype, call.shape(), element)
-
-
-@lowers("masked_fill")
-def _masked_fill(call: Call) -> Tensor:
-    source, mask, value = call.tensor(0), call.tensor(1, "mask"), operand_of(call, 2, "value")
-    dtype = call.dtype()
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        return select(read(mask, index), cast(element_of(value, index), dtype), cast(read(source, index), dtype))
-
-    return call.builder.pointwise(dtype, call.shape(), element)
-
-
-@lowers("tril", "triu")
-def _triangle(call: Call) -> Tensor:
-    source, diagonal = call.tensor(0), call.integer(1, "diagonal", 0)
-    name = "le" if "tril" in call.node.op else "ge"
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        kept = compare(name, index_value(index[-1]), index_value(index[-2] + as_index(diagonal)))
-        return select(kept, read(source, index), cast(Constant(0, DType.I64), source.dtype))
-
-    return call.builder.pointwise(call.dtype(), call.shape(), element)

@@ -145,11 +145,6 @@ def _addmv(call: Call) -> Tensor:
     return _scaled_sum(call, call.tensor(0), _matrix_vector(call, call.tensor(1, "mat"), call.tensor(2, "vec")))
 
 
-@lowers("mv")
-def _mv(call: Call) -> Tensor:
-    return converted(call, _matrix_vector(call, call.tensor(0), call.tensor(1, "vec")))
-
-
 def _matrix_vector(call: Call, matrix: Tensor, vector: Tensor) -> Tensor:
     dtype = accumulation_dtype(call.dtype())
 
@@ -157,37 +152,6 @@ def _matrix_vector(call: Call, matrix: Tensor, vector: Tensor) -> Tensor:
         return op("mul", cast(Access(matrix, index), dtype), cast(Access(vector, index[1:]), dtype))
 
     return call.builder.reduction("sum", dtype, matrix.shape, (1,), body)
-
-
-@lowers("dot", "vdot")
-def _dot(call: Call) -> Tensor:
-    left, right = call.tensor(0), call.tensor(1, "tensor")
-    dtype = accumulation_dtype(call.dtype())
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        return op("mul", cast(Access(left, index), dtype), cast(Access(right, index), dtype))
-
-    return converted(call, call.builder.reduction("sum", dtype, left.shape, (0,), body))
-
-
-@lowers("linear")
-def _linear(call: Call) -> Tensor:
-    source, weight, bias = call.tensor(0, "input"), call.tensor(1, "weight"), call.optional_tensor(2, "bias")
-    n_outer = len(source.shape) - 1
-
-    def factors(index: tuple[Index, ...], k: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
-        return Access(source, (*index[:n_outer], k[0])), Access(weight, (index[n_outer], k[0]))
-
-    total = contract(call, call.shape(), (source.shape[-1],), factors, ((), tuple(range(n_outer)), (n_outer,)))
-    return _with_bias(call, total, bias, n_outer)
-
-
-@lowers("matmul")
-def _general_matmul(call: Call) -> Tensor:
-    left, right = call.tensor(0), call.tensor(1, "other")
-    if len(left.shape) < 2 or len(left.shape) != len(right.shape):
-        call.fail("its operands have different numbers of dims")
-    return converted(call, matrix_product(call, left, right))
 
 
 def _with_bias(call: Call, total: Tensor, bias: Tensor | None, axis: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, index_value
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import element_of, op, operand_of
 from kernel_lsp.generate.lowering.builder import RULES, Call, lowers, read
@@ -72,11 +72,3 @@ def _arange(call: Call) -> Tensor:
         return op("add", start, op("mul", cast(index_value(index[0]), dtype), step))
 
     return call.builder.pointwise(dtype, call.shape(), element)
-
-
-@lowers("eye")
-def _eye(call: Call) -> Tensor:
-    def element(index: tuple[Index, ...]) -> Scalar:
-        return compare("eq", index_value(index[0]), index_value(index[1]))
-
-    return call.builder.pointwise(call.dtype(), call.shape(), element)

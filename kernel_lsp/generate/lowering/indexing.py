@@ -275,17 +275,6 @@ def scattered(
     return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition), item)
 
 
-@lowers("index_add")
-def _index_add(call: Call) -> Tensor:
-    base, indices, source = call.tensor(0), call.tensor(2, "index"), call.tensor(3, "source")
-    axis = call.axis(1, "dim", len(base.shape))
-    alpha = call.scalar(4, "alpha", base.dtype, 1)
-    variables = call.builder.variables(source.shape)
-    index = positions(variables)
-    where = (*index[:axis], position_of(Access(indices, (index[axis],))), *index[axis + 1 :])
-    return scattered(call, base, where, variables, op("mul", Access(source, index), alpha), "sum")
-
-
 @lowers("index_put", "_unsafe_index_put")
 def _index_put(call: Call) -> Tensor:
     base, given, values = call.tensor(0), call.tensors(1, "indices"), call.tensor(2, "values")

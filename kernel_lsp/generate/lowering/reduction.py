@@ -181,15 +181,6 @@ def _extreme_of_two(call: Call) -> Tensor:
     return elementwise(call, lambda x, y: op(name, x, y), call.tensor(0), call.tensor(1))
 
 
-@lowers("aminmax")
-def _both_extremes(call: Call) -> tuple[Tensor, ...]:
-    source = call.tensor(0)
-    axes, body = call.axes(1, "dim", len(source.shape)), elements(source, source.dtype)
-    low = reduce_over(call, "min", source, axes, body, source.dtype)
-    high = reduce_over(call, "max", source, axes, body, source.dtype)
-    return shaped(call, low, 0), shaped(call, high, 1)
-
-
 @lowers("linalg_vector_norm", "norm")
 def _vector_norm(call: Call) -> Tensor:
     source = call.tensor(0)

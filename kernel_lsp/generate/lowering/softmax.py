@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, compare, operation, select
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, cast, compare, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Builder, Call, accumulation_dtype, lowers
-from kernel_lsp.generate.lowering.reduction import elements, shaped, without
+from kernel_lsp.generate.lowering.reduction import elements, without
 
 
 @lowers("_softmax", "_safe_softmax", "softmax", "_log_softmax", "log_softmax")
@@ -61,31 +59,3 @@ def _softmax_parts(builder: Builder, source: Tensor, axis: int) -> tuple[Tensor,
         return op("exp", op("sub", value(index), Access(peak, without(index, (axis,)))))
 
     return peak, builder.reduction("sum", dtype, source.shape, (axis,), shifted_exp, name="sum_exp"), dtype
-
-
-@lowers("logsumexp")
-def _logsumexp(call: Call) -> Tensor:
-    source = call.tensor(0)
-    axes = call.axes(1, "dim", len(source.shape))
-    dtype = accumulation_dtype(source.dtype)
-    peak = _finite_peak(call.builder, source, axes, dtype)
-
-    def shifted_exp(index: tuple[Index, ...]) -> Scalar:
-        return op("exp", op("sub", cast(Access(source, index), dtype), Access(peak, without(index, axes))))
-
-    total = call.builder.reduction("sum", dtype, source.shape, axes, shifted_exp, name="sum_exp")
-    result = call.builder.pointwise(
-        dtype, total.shape, lambda index: op("add", op("log", Access(total, index)), Access(peak, index))
-    )
-    return shaped(call, result)
-
-
-def _finite_peak(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor:
-    """Return the maximum, or 0 where it is infinite: inf - inf would be NaN."""
-    peak = builder.reduction("max", dtype, source.shape, axes, elements(source, dtype), name="peak")
-
-    def body(index: tuple[Index, ...]) -> Scalar:
-        value = Access(peak, index)
-        return select(operation("isinf", DType.BOOL, value), number(0, value), value)
-
-    return builder.pointwise(dtype, peak.shape, body, name="peak")

@@ -188,23 +188,6 @@ def _chosen(pieces: list[Piece], position: Index) -> Scalar:
     return result
 
 
-@lowers("stack")
-def _stack(call: Call) -> Tensor:
-    shape, dtype = call.shape(), call.dtype()
-    axis = call.axis(1, "dim", len(shape), 0)
-    parts = [part for part in call.tensors(0) if part is not None]
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        rest = (*index[:axis], *index[axis + 1 :])
-        pieces: list[Piece] = []
-        for position, part in enumerate(parts):
-            is_part = compare("eq", index_value(index[axis]), index_value(as_index(position)))
-            pieces.append((as_index(position), is_part, cast(Access(part, rest), dtype)))
-        return _chosen(pieces, index[axis])
-
-    return call.builder.pointwise(dtype, shape, element)
-
-
 @lowers("constant_pad_nd")
 def _constant_pad(call: Call) -> Tensor:
     source = call.tensor(0)
@@ -242,24 +225,6 @@ def _flip(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), to_source)
 
 
-@lowers("roll")
-def _roll(call: Call) -> Tensor:
-    source = call.tensor(0)
-    rank = len(source.shape)
-    shifts, dims = call.integers(1, "shifts"), call.integers(2, "dims")
-    if not dims:
-        call.fail("it rolls the flattened tensor")
-
-    def to_source(index: tuple[Index, ...]) -> list[Index]:
-        moved = list(index)
-        for shift, axis in zip(shifts, dims, strict=True):
-            size = source.shape[axis % rank]
-            moved[axis % rank] = (moved[axis % rank] + (size - as_index(shift) % size)) % size
-        return moved
-
-    return call.builder.view(source, call.shape(), to_source)
-
-
 @lowers("repeat")
 def _repeat(call: Call) -> Tensor:
     source, shape = call.tensor(0), call.shape()
@@ -286,32 +251,20 @@ def _diagonal(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), to_source)
 
 
-@lowers("slice_scatter", "slice_backward", "select_scatter", "select_backward")
-def _put_back(call: Call) -> Tensor:
-    """Return a tensor with the elements of a view put back: into a base, or those of a gradient into zeros."""
-    name = call.node.op.split(".")[1]
-    base = call.tensor(0) if name.endswith("_scatter") else None
-    source = call.tensor(0) if base is None else call.tensor(1, "src")
-    dtype, shape = source.dtype if base is None else base.dtype, call.shape()
-    axis = call.axis(2, "dim", len(shape), 0)
+@lowers("slice_scatter")
+def _slice_scatter(call: Call) -> Tensor:
+    base, source = call.tensor(0), call.tensor(1, "src")
+    axis = call.axis(2, "dim", len(base.shape), 0)
     start = call.size(3, "start", 0) if call.raw(3, "start") is not None else ZERO
-    start = start + shape[axis] if start.constant is not None and start.constant < 0 else start
+    start = start + base.shape[axis] if start.constant is not None and start.constant < 0 else start
+    step = call.integer(5, "step", 1)
 
     def element(index: tuple[Index, ...]) -> Scalar:
-        before, after = index[:axis], index[axis + 1 :]
-        if name.startswith("select"):
-            inside, moved = compare("eq", index_value(index[axis]), index_value(start)), (*before, *after)
-        else:
-            step, offset = call.integer(5, "step", 1), index[axis] - start
-            inside, moved = in_range(offset, source.shape[axis] * step), (*before, offset // step, *after)
-            if step != 1:
-                inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
-        rest = cast(Constant(0, DType.I64), dtype) if base is None else Access(base, index)
-        return guarded(inside, cast(Access(source, moved), dtype), rest)
+        offset = index[axis] - start
+        inside = in_range(offset, source.shape[axis] * step)
+        if step != 1:
+            inside = both(inside, compare("eq", index_value(offset % step), index_value(ZERO)))
+        moved = (*index[:axis], offset // step, *index[axis + 1 :])
+        return guarded(inside, cast(Access(source, moved), base.dtype), Access(base, index))
 
-    return call.builder.pointwise(dtype, shape, element)
-
-
-@lowers("diagonal_backward")
-def _diagonal_backward(call: Call) -> Tensor:
-    call.fail("the gradient of a diagonal is not implemented")
+    return call.builder.pointwise(base.dtype, call.shape(), element)
