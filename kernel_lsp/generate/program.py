@@ -115,9 +115,7 @@ class Program:
     def render(self, schedule: Mapping[str, Choice]) -> str:
         """Return the `.cu` text. A missing knob has its default. An unsupported combination falls back to a supported
         one; `is_valid` detects it beforehand."""
-        operations = self._operations(Choices(schedule))
-        plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
-        return _file_text(plan, operations)
+        return self.realize(schedule).text
 
     def realize(self, schedule: Mapping[str, Choice]) -> Realized:
         """Return the text of a schedule with the knobs that it depends on: one build returns everything a search

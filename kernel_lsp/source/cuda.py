@@ -145,7 +145,8 @@ def _without_kernel_bodies(text: str) -> str:
     code, pieces, done = without_comments_and_strings(text), [], 0
     for match in _KERNEL_HEAD.finditer(code):
         if match.end() >= done:
-            end = _end_of_body(code, match.end())
+            end = closing(code, match.end(), "{}")
+            end = end if end < len(code) else match.end()
             pieces += [text[done : match.end()], _blanks(text[match.end() : end])]
             done = end
     return "".join([*pieces, text[done:]])
@@ -163,14 +164,14 @@ def _blanks(text: str) -> str:
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
 
-def _end_of_body(code: str, start: int) -> int:
-    """Return the position of the brace that closes the body at `start`; `start` itself when there is none."""
+def closing(text: str, start: int, brackets: str = "()") -> int:
+    """Return the position of the bracket that closes the one before `start`; the end of the text without one."""
     depth = 1
-    for match in re.compile(r"[{}]").finditer(code, start):
-        depth += 1 if match[0] == "{" else -1
+    for match in re.compile(f"[{re.escape(brackets)}]").finditer(text, start):
+        depth += 1 if match[0] == brackets[0] else -1
         if depth == 0:
             return match.start()
-    return start
+    return len(text)
 
 
 _UNKNOWN_ATTRIBUTES = re.compile(rb"\b__(?:cluster_dims|maxnreg|block_size)__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kernel_lsp.source.cuda import without_comments_and_strings
+from kernel_lsp.source.cuda import closing, without_comments_and_strings
 
 MAX_SUBSTITUTIONS = 64
 """Maximum replacements of names by their definitions in one expression, against definitions that name each other."""
@@ -86,7 +86,7 @@ def _launches(code: str) -> Iterator[HostLaunch]:
         opened = re.compile(r"\s*\(").match(code, end + 3) if end > 0 else None
         if opened is None:
             continue
-        closed = _closing(code, opened.end())
+        closed = closing(code, opened.end())
         before = code[_start_of_function(code, match.start()) : match.start()]
         yield HostLaunch(
             kernel=match["kernel"],
@@ -101,15 +101,6 @@ def _launches(code: str) -> Iterator[HostLaunch]:
 def _start_of_function(code: str, position: int) -> int:
     """Return the end of the last brace that closes a definition at the start of a line."""
     return max(code.rfind("\n}", 0, position) + 2, 0)
-
-
-def _closing(code: str, start: int) -> int:
-    depth = 1
-    for match in re.compile(r"[()]").finditer(code, start):
-        depth += 1 if match[0] == "(" else -1
-        if depth == 0:
-            return match.start()
-    return len(code)
 
 
 def _file_constants(code: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.plan.cuda_types import canonical_type, pointer_fits, type_size_bytes
-from kernel_lsp.source.cuda import kernel_line_ranges, without_comments_and_strings
+from kernel_lsp.source.cuda import closing, kernel_line_ranges, without_comments_and_strings
 from kernel_lsp.source.host_launches import HostLaunch, plan_expression, split_top, without_casts
 
 MAX_EXPANSIONS = 16
@@ -99,7 +99,7 @@ class KernelBody:
         }
         for name, offset in names.items():
             for match in re.finditer(rf"\b{re.escape(name)}\s*\[", self._inside):
-                yield offset + self._inside[match.end() : _closing(self._inside, match.end())]
+                yield offset + self._inside[match.end() : closing(self._inside, match.end(), "[]")]
 
     def _span(self, index: str, dims: Mapping[str, str], rows: str | None) -> list[str] | None:
         if index.strip().isdigit():
@@ -140,15 +140,6 @@ def kernel_bodies(text: str) -> dict[str, KernelBody]:
     lines = without_comments_and_strings(text).split("\n")
     ranges = reversed(kernel_line_ranges(text))
     return {each.name: KernelBody("\n".join(lines[each.first_line - 1 : each.last_line])) for each in ranges}
-
-
-def _closing(text: str, start: int) -> int:
-    depth = 1
-    for match in re.compile(r"[\[\]]").finditer(text, start):
-        depth += 1 if match[0] == "[" else -1
-        if depth == 0:
-            return match.start()
-    return len(text)
 
 
 _NO_ROOT = frozenset(
