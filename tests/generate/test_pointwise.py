@@ -179,10 +179,3 @@ def test_halves_of_rows_that_are_exchanged_are_read_in_packs(width: int, is_whol
     assert ("*packs<4>(x + (is_" in checked.text) == is_whole
     assert "x_run_2" not in checked.text
     assert ("where: D % 4 == 0" in checked.text) == is_whole
-
-
-def test_the_gradient_of_elu_has_its_input_behind_its_numbers() -> None:
-    text = "def f(g, x, y): return torch.ops.aten.elu_backward(g, 1.3, 1.1, 0.9, {}, {})"
-    inputs = [tensor(name, 8, 16) for name in "gxy"]
-    check(text.format(False, "x"), inputs=inputs)
-    check(text.format(True, "F.elu(y, 1.3)"), inputs=inputs)

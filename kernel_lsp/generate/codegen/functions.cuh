@@ -99,28 +99,12 @@ __device__ inline {T} relu({T} x) { return x < 0.0{s} ? 0.0{s} : x; }  // keeps 
 //@ sigmoid
 __device__ inline {T} sigmoid({T} x) { return 1.0{s} / (1.0{s} + exp{f}(-x)); }
 
-//@ silu
-__device__ inline {T} silu({T} x) { return x / (1.0{s} + exp{f}(-x)); }
-
 //@ gelu
 __device__ inline {T} gelu({T} x) { return 0.5{s} * x * (1.0{s} + erf{f}(x * 0.7071067811865476{s})); }
-
-//@ gelu_derivative
-__device__ inline {T} gelu_derivative({T} x) {
-    const {T} cdf = 0.5{s} * (1.0{s} + erf{f}(x * 0.7071067811865476{s}));
-    return cdf + x * 0.3989422804014327{s} * exp{f}(-0.5{s} * x * x);
-}
 
 //@ gelu_tanh
 __device__ inline {T} gelu_tanh({T} x) {
     return 0.5{s} * x * (1.0{s} + tanh{f}(0.7978845608028654{s} * (x + 0.044715{s} * x * x * x)));
-}
-
-//@ gelu_tanh_derivative
-__device__ inline {T} gelu_tanh_derivative({T} x) {
-    const {T} t = tanh{f}(0.7978845608028654{s} * (x + 0.044715{s} * x * x * x));
-    const {T} slope = 0.7978845608028654{s} * (1.0{s} + 0.134145{s} * x * x);
-    return 0.5{s} * (1.0{s} + t) + 0.5{s} * x * (1.0{s} - t * t) * slope;
 }
 
 //@ digamma
