@@ -153,11 +153,6 @@ def _ldexp(call: Call) -> Tensor:
     return elementwise(call, lambda x, y: op("mul", x, op("exp2", y)), call.tensor(0), call.tensor(1, "other"))
 
 
-@lowers("square")
-def _square(call: Call) -> Tensor:
-    return elementwise(call, lambda x: op("mul", x, x), call.tensor(0))
-
-
 @lowers("addcmul")
 def _addcmul(call: Call) -> Tensor:
     value = call.scalar(3, "value", call.dtype(), 1)

@@ -1,6 +1,6 @@
-"""Lower scaled dot-product attention that the graph keeps as one call to products and a softmax.
+"""Lower the gradient of scaled dot-product attention, which the graph keeps as one call, to products and a softmax.
 
-The backward is that of the FlashAttention paper (Dao et al. 2022, appendix B.2) without its tiling: probabilities are
+It is that of the FlashAttention paper (Dao et al. 2022, appendix B.2) without its tiling: probabilities are
 recomputed from the log-sum-exp of each row.
 """
 
@@ -20,19 +20,9 @@ from kernel_lsp.generate.lowering.contraction import Factors, converted
 MINUS_INFINITY = float("-inf")
 
 
-@lowers("_scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_attention")
-def _attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
-    """Lower attention of (B, heads, T, D) queries to (B, heads, S, D) keys and values."""
-    attention = _Attention.of(call, 0, is_whole="flash" not in call.node.op)
-    scores = attention.scores()
-    log_sum = attention.log_sum_exp(scores)
-    out = converted(call, attention.weighted(attention.probabilities(scores, log_sum), attention.value, "out"))
-    return out if "flash" not in call.node.op else (out, log_sum)
-
-
 @lowers("_scaled_dot_product_flash_attention_for_cpu_backward")
 def _attention_backward(call: Call) -> tuple[Tensor, ...]:
-    attention = _Attention.of(call, 1, is_whole=False)
+    attention = _Attention.of(call)
     grad = call.tensor(0, "grad_out")
     # The graph's own logsumexp is unreliable: the decomposition of the forward returns the probabilities instead.
     scores = attention.scores()
@@ -81,16 +71,10 @@ class _Attention:
     """Shape of the keys without their last two dims: batch and heads."""
 
     @classmethod
-    def of(cls, call: Call, first: int, *, is_whole: bool) -> _Attention:
-        """Read the operands of a call. With `is_whole` the call has the arguments of the public operator: the mask
-        before the dropout."""
-        query, key, value = (call.tensor(first + position, "query") for position in range(3))
-        if first:
-            dropout, causal, mask = call.raw(6, "dropout_p", 0.0), call.raw(7, "is_causal", False), 8
-        elif is_whole:
-            dropout, causal, mask = call.raw(4, "dropout_p", 0.0), call.raw(5, "is_causal", False), 3
-        else:
-            dropout, causal, mask = call.raw(3, "dropout_p", 0.0), call.raw(4, "is_causal", False), 5
+    def of(cls, call: Call) -> _Attention:
+        """Read the operands of a call."""
+        query, key, value = (call.tensor(position, "query") for position in (1, 2, 3))
+        dropout, causal = call.raw(6, "dropout_p", 0.0), call.raw(7, "is_causal", False)
         if dropout:
             call.fail("its dropout is random")
         n_shared = divide_exactly(query.shape[1], key.shape[1]) if len(query.shape) == len(key.shape) else None
@@ -103,7 +87,7 @@ class _Attention:
         chosen = float(scale) if scale is not None else float(size or 1) ** -0.5
         key_batch = key.shape[:-2]
         key, value = (_repeated(call, tensor, n_shared) for tensor in (key, value))
-        mask_tensor = call.optional_tensor(mask, "attn_mask")
+        mask_tensor = call.optional_tensor(8, "attn_mask")
         return cls(call, query, key, value, mask_tensor, bool(causal), chosen, n_shared, key_batch)
 
     @property

@@ -6,7 +6,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, index_value
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.arithmetic import element_of, op, operand_of
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import RULES, Call, lowers, read
 
 
@@ -50,12 +50,6 @@ def _ones(call: Call) -> Tensor:
 @lowers("scalar_tensor")
 def _scalar_tensor(call: Call) -> Tensor:
     return _filled(call, call.scalar(0, "s", call.dtype()))
-
-
-@lowers("fill")
-def _fill(call: Call) -> Tensor:
-    value = operand_of(call, 1, "value")
-    return call.builder.pointwise(call.dtype(), call.shape(), lambda index: element_of(value, index))
 
 
 @lowers("arange")

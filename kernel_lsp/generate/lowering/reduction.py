@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.lowering.arithmetic import elementwise, number, op
+from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
 
 
@@ -173,12 +173,6 @@ def _extreme_with_index(kind: str) -> Callable[[Call], tuple[Tensor, ...]]:
 
 lowers("max.dim")(_extreme_with_index("max"))
 lowers("min.dim")(_extreme_with_index("min"))
-
-
-@lowers("max.other", "min.other")
-def _extreme_of_two(call: Call) -> Tensor:
-    name = "maximum" if "max" in call.node.op else "minimum"
-    return elementwise(call, lambda x, y: op(name, x, y), call.tensor(0), call.tensor(1))
 
 
 @lowers("linalg_vector_norm", "norm")

@@ -36,24 +36,6 @@ def _permute(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), lambda index: [index[order.index(axis)] for axis in range(rank)])
 
 
-@lowers("t")
-def _transpose_matrix(call: Call) -> Tensor:
-    return call.builder.view(call.tensor(0), call.shape(), lambda index: tuple(reversed(index)))
-
-
-@lowers("transpose", "transpose_copy")
-def _transpose(call: Call) -> Tensor:
-    source = call.tensor(0)
-    first, second = (call.axis(position, f"dim{position - 1}", len(source.shape)) for position in (1, 2))
-
-    def to_source(index: tuple[Index, ...]) -> list[Index]:
-        swapped = list(index)
-        swapped[first], swapped[second] = swapped[second], swapped[first]
-        return swapped
-
-    return call.builder.view(source, call.shape(), to_source)
-
-
 @lowers("expand", "expand_copy", "expand_as", "broadcast_to")
 def _expand(call: Call) -> Tensor:
     source = call.tensor(0)

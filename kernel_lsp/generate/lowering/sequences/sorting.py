@@ -24,13 +24,6 @@ def _sort(call: Call) -> Results:
     return _selected(call, axis, None, bool(call.raw(2, "descending", False)))
 
 
-@lowers("argsort")
-def _argsort(call: Call) -> Tensor:
-    axis = _axis(call, call.raw(1, "dim", -1))
-    places = _places(call, axis, None, bool(call.raw(2, "descending", False)))
-    return _at_axis(call, places, axis, 0)
-
-
 @lowers("topk")
 def _topk(call: Call) -> Results:
     axis = _axis(call, call.raw(2, "dim", -1))
