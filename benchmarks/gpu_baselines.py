@@ -158,7 +158,7 @@ def write_inputs(task: Task, graph: Graph, shapes: dict[str, tuple[int, ...]], f
         path = folder / f"{name}.bin"
         values.astype(NUMPY_DTYPES[type_.dtype]).tofile(path)
         tensors.append(CaseTensor(name, path, type_.dtype, shapes[name]))
-    return CaseFiles("normal", 0, tuple(tensors), (), (), (), {})
+    return CaseFiles("normal", 0, tuple(tensors))
 
 
 async def time_baselines(baselines: Baselines, prepared: Prepared) -> dict[str, Any]:

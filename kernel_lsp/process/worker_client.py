@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,25 +100,39 @@ class Slices:
 
 
 @dataclass(frozen=True)
+class CaseOutput:
+    """What is expected of one output. `reference` is in fp64; `native` is PyTorch's result at the declared dtype, as
+    float64 bytes, if that is not floating-point or not finite throughout. `unspecified` masks elements for which any
+    value is correct. `chosen` describes the values that integers index: PyTorch does not specify which of equal
+    elements it selects. `may_lose_nans`: `reference` has the alternative to a NaN of PyTorch's, which is correct,
+    too."""
+
+    name: str
+    dtype: DType
+    reference: CaseTensor
+    native: CaseTensor | None
+    unspecified: CaseTensor | None
+    chosen: ChosenFrom | None
+    rounding: Rounding
+    may_lose_nans: bool
+
+    @property
+    def tensors(self) -> tuple[CaseTensor, ...]:
+        """Return all tensors."""
+        choice = () if self.chosen is None else (self.chosen.values, self.chosen.ties)
+        return tuple(each for each in (self.reference, self.native, self.unspecified, *choice) if each is not None)
+
+
+@dataclass(frozen=True)
 class CaseFiles:
-    """One case on disk. `expected` is the fp64 reference; `native` is PyTorch's result at the declared dtypes, as
-    float64 bytes, for outputs that are not floating-point or not finite throughout; `roundings` has every output.
-    `may_lose_nans` names outputs where `expected` has the alternative to a NaN of PyTorch's, which is correct, too.
-    `unspecified` masks elements for which any value is correct. `chosen` describes the values that integer outputs
-    index: PyTorch does not specify which of equal elements it selects. `eager_bytes` is the peak memory of PyTorch's
-    own run in addition to its inputs if it ran on a GPU, else 0. `is_degenerate` marks an inconclusive case: most of
-    the reference is not finite, or the family cannot be generated; `reason` says which."""
+    """One case on disk. `eager_bytes` is the peak memory of PyTorch's own run in addition to its inputs if it ran on a
+    GPU, else 0. `is_degenerate` marks an inconclusive case: most of the reference is not finite, or the family cannot
+    be generated; `reason` says which."""
 
     family: str
     seed: int
     inputs: tuple[CaseTensor, ...]
-    expected: tuple[CaseTensor, ...]
-    native: tuple[CaseTensor, ...]
-    roundings: dict[str, Rounding]
-    output_dtypes: dict[str, DType]
-    unspecified: tuple[CaseTensor, ...] = ()
-    may_lose_nans: frozenset[str] = frozenset()
-    chosen: Mapping[str, ChosenFrom] = field(default_factory=dict)
+    outputs: tuple[CaseOutput, ...] = ()
     eager_bytes: int = 0
     is_degenerate: bool = False
     reason: str = ""
@@ -295,18 +309,12 @@ class Worker:
         return CaseFiles(
             family=family,
             seed=seed,
-            inputs=_tensors(reply["inputs"]),
-            expected=_tensors(reply["expected"]),
-            native=_tensors(reply["native"]),
-            unspecified=_tensors(reply["unspecified"]),
-            roundings={name: Rounding(**rounding) for name, rounding in reply["roundings"].items()},
-            output_dtypes={name: DType(dtype) for name, dtype in reply["output_dtypes"].items()},
-            may_lose_nans=frozenset(reply["may_lose_nans"]),
-            chosen={name: _chosen_from(entry) for name, entry in reply["chosen"].items()},
-            eager_bytes=reply["eager_bytes"],
+            inputs=tuple(map(_tensor, reply.get("inputs", ()))),
+            outputs=tuple(map(_output, reply.get("outputs", ()))),
+            eager_bytes=reply.get("eager_bytes", 0),
             is_degenerate=reply["degenerate"],
             reason=reply["reason"],
-            slices=_slices(reply["sample"]),
+            slices=_slices(reply.get("sample")),
         )
 
     async def run_library(
@@ -432,10 +440,22 @@ def _tail(died: Died) -> str:
     return f": {' | '.join(lines)}" if lines else ""
 
 
-def _tensors(entries: Sequence[Mapping[str, Any]]) -> tuple[CaseTensor, ...]:
-    return tuple(
-        CaseTensor(entry["name"], Path(entry["path"]), DType(entry["dtype"]), tuple(entry["shape"]))
-        for entry in entries
+def _tensor(entry: Mapping[str, Any]) -> CaseTensor:
+    return CaseTensor(entry["name"], Path(entry["path"]), DType(entry["dtype"]), tuple(entry["shape"]))
+
+
+def _output(entry: Mapping[str, Any]) -> CaseOutput:
+    native, unspecified, chosen = entry["native"], entry["unspecified"], entry["chosen"]
+    return CaseOutput(
+        name=entry["name"],
+        dtype=DType(entry["dtype"]),
+        reference=_tensor(entry["reference"]),
+        native=native and _tensor(native),
+        unspecified=unspecified and _tensor(unspecified),
+        chosen=chosen
+        and ChosenFrom(**{**chosen, "values": _tensor(chosen["values"]), "ties": _tensor(chosen["ties"])}),
+        rounding=Rounding(**entry["rounding"]),
+        may_lose_nans=entry["may_lose_nans"],
     )
 
 
@@ -443,8 +463,3 @@ def _slices(entry: Mapping[str, Any] | None) -> Slices | None:
     if entry is None:
         return None
     return Slices(tuple((start, end) for start, end in entry["ranges"]), entry["dims"])
-
-
-def _chosen_from(entry: Mapping[str, Any]) -> ChosenFrom:
-    values, ties = _tensors([entry["values"], entry["ties"]])
-    return ChosenFrom(**{**entry, "values": values, "ties": ties})

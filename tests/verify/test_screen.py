@@ -76,7 +76,7 @@ async def test_a_search_has_pytorch_prepared_once_its_first_references_are_made(
 ) -> None:
     offered: list[Any] = []
     is_made = asyncio.Event()
-    files = CaseFiles("given", 0, (), (), (), {}, {})
+    files = CaseFiles("given", 0, ())
 
     async def get(case: Case) -> CaseFiles:
         await is_made.wait()

@@ -34,5 +34,5 @@ def test_any_number_is_correct_where_the_mask_says_so_and_nowhere_else(
 def test_a_case_without_unspecified_elements_has_no_mask(tmp_path: Path) -> None:
     capture_text("def f(x):\n    return x * 2", "f", inputs=[tensor("x", 8, 16)])
     case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
-    assert case.unspecified == ()
+    assert [output.unspecified for output in case.outputs] == [None]
     assert [each.unspecified for each in read_expectations(case)] == [None]

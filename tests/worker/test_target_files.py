@@ -219,7 +219,7 @@ def test_an_uncovered_configuration_is_captured_as_a_task_of_its_own(tmp_path: P
 
     files = with_worker(cases)
     assert files[0].inputs[0].path.read_bytes() == files[1].inputs[0].path.read_bytes()
-    assert files[0].expected[0].path.read_bytes() != files[1].expected[0].path.read_bytes()
+    assert files[0].outputs[0].reference.path.read_bytes() != files[1].outputs[0].reference.path.read_bytes()
 
 
 def test_settings_that_are_no_list_of_objects_are_named(tmp_path: Path) -> None:

@@ -169,8 +169,7 @@ def _unjudged(case: ForeignCase, device_name: str) -> CaseResult:
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
     expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
-    choices = [tensor for chosen in files.chosen.values() for tensor in (chosen.values, chosen.ties)]
-    for tensor in (*files.expected, *files.native, *files.unspecified, *choices):
+    for tensor in (tensor for output in files.outputs for tensor in output.tensors):
         tensor.path.unlink(missing_ok=True)
     folder.mkdir(parents=True)
     inputs = []

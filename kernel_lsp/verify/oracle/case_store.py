@@ -168,43 +168,34 @@ class CaseStore:
         )
         single = self._with_one_answer if case.operation == "forward" else frozenset()
         may_recur = any(not type_.dtype.is_floating for type_ in graph_of(self._task, case.operation).input_types)
-        roundings = {
-            name: replace(each, has_one_answer=name in single, may_recur=may_recur)
-            for name, each in files.roundings.items()
-        }
-        return replace(files, roundings=roundings)
+        outputs = tuple(
+            replace(each, rounding=replace(each.rounding, has_one_answer=each.name in single, may_recur=may_recur))
+            for each in files.outputs
+        )
+        return replace(files, outputs=outputs)
 
 
 def read_expectations(files: CaseFiles) -> tuple[Expectation, ...]:
     """Return the expectation of each output, in the task's order. Files are read on access."""
-    native = {tensor.name: tensor for tensor in files.native}
-    unspecified = {tensor.name: tensor for tensor in files.unspecified}
     return tuple(
         Expectation(
-            output=tensor.name,
-            dtype=files.output_dtypes[tensor.name],
-            reference=map_array(tensor.path, tensor.dtype, tensor.shape),
-            native=_mapped(native.get(tensor.name)),
-            unspecified=_mapped_mask(unspecified.get(tensor.name)),
-            rounding=files.roundings[tensor.name],
-            may_lose_nans=tensor.name in files.may_lose_nans,
-            chosen=_opened(files.chosen.get(tensor.name)),
+            output=each.name,
+            dtype=each.dtype,
+            reference=_mapped(each.reference),
+            native=None if each.native is None else _mapped(each.native),
+            unspecified=None if each.unspecified is None else map_mask(each.unspecified.path, each.unspecified.shape),
+            rounding=each.rounding,
+            may_lose_nans=each.may_lose_nans,
+            chosen=None if each.chosen is None else _opened(each.chosen),
             slices=files.slices,
         )
-        for tensor in files.expected
+        for each in files.outputs
     )
 
 
-def _opened(chosen: ChosenFrom | None) -> Choice | None:
-    if chosen is None:
-        return None
-    values = map_array(chosen.values.path, chosen.values.dtype, chosen.values.shape)
-    return Choice(values, map_mask(chosen.ties.path, chosen.ties.shape), chosen)
+def _opened(chosen: ChosenFrom) -> Choice:
+    return Choice(_mapped(chosen.values), map_mask(chosen.ties.path, chosen.ties.shape), chosen)
 
 
-def _mapped(tensor: CaseTensor | None) -> np.ndarray | None:
-    return None if tensor is None else map_array(tensor.path, tensor.dtype, tensor.shape)
-
-
-def _mapped_mask(tensor: CaseTensor | None) -> np.ndarray | None:
-    return None if tensor is None else map_mask(tensor.path, tensor.shape)
+def _mapped(tensor: CaseTensor) -> np.ndarray:
+    return map_array(tensor.path, tensor.dtype, tensor.shape)

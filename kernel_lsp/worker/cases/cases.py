@@ -6,8 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import sympy
 import torch
@@ -22,12 +21,13 @@ from ..oracle.fp64_reference import result_dtypes
 from ..oracle.results import Results, give_back_memory, results_of
 from ..oracle.roundings import is_plain, rounding
 from ..oracle.sampling import Sample, sample_of
-from ..oracle.selection_outputs import Chosen
 from ..threads import threads_for
 from .case_values import GIVEN, Case, Values, are_captured, has_unlimited_integers
 from .families import FAMILIES
 from .integers import PLAIN
 from .special_values import has_no_place
+
+T = TypeVar("T")
 
 
 def make_cases(request: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     sizes = _bind(captured, request["shapes"])
     reason = _cannot_make(captured, family, sizes)
     if reason:
-        return _nothing(reason)
+        return {"degenerate": True, "reason": reason}
     with threads_for(request["shapes"]):
         return _with_integers(captured, request, sizes, family)
 
@@ -145,23 +145,6 @@ def _result_names(captured: Captured, is_backward: bool) -> list[str]:
     return [output["name"] for output in outputs if output["node"] is not None]
 
 
-def _nothing(reason: str) -> dict[str, Any]:
-    return {
-        "inputs": [],
-        "expected": [],
-        "native": [],
-        "unspecified": [],
-        "chosen": {},
-        "roundings": {},
-        "output_dtypes": {},
-        "may_lose_nans": [],
-        "eager_bytes": 0,
-        "sample": None,
-        "degenerate": True,
-        "reason": reason,
-    }
-
-
 def _write(
     captured: Captured,
     request: dict[str, Any],
@@ -172,30 +155,64 @@ def _write(
     """Write everything except the arguments, which follow the gradients among the inputs."""
     reason = why_it_tells_nothing(captured, request["family"], results.expected, results.native)
     folder = os.path.abspath(request["directory"])
-    names = _result_names(captured, is_backward)
-    dtypes = result_dtypes(captured, is_backward)
     gradients: list[str] = []
     if is_backward:
         assert captured.backward is not None
         gradients = [f"{GRADIENT}{captured.output_names[p]}" for p in captured.backward.outputs]
+    names, dtypes = _result_names(captured, is_backward), result_dtypes(captured, is_backward)
     return {
-        "inputs": _write_all(folder, "inputs", gradients, case.gradients),
-        "expected": _write_wide(folder, "expected", names, results.expected),
-        "chosen": {name: _write_chosen(folder, name, one) for name, one in zip(names, results.chosen) if one},
-        "native": _write_native(folder, names, results),
-        "unspecified": _write_unspecified(folder, names, results),
-        "roundings": {
-            name: rounding(expected, native, perturbed)
-            for name, expected, native, perturbed in zip_longest(
-                names, results.expected, results.native, results.perturbed
-            )
-        },
-        "may_lose_nans": [name for name, may_lose in zip(names, results.may_lose_nans) if may_lose],
+        "inputs": [
+            write_tensor(os.path.join(folder, "inputs", f"{name}.bin"), name, tensor)
+            for name, tensor in zip(gradients, case.gradients)
+        ],
+        "outputs": [_write_output(folder, *each, results, i) for i, each in enumerate(zip(names, dtypes))],
         "eager_bytes": results.eager_bytes,
-        "output_dtypes": {name: PLAN_NAMES[dtype] for name, dtype in zip(names, dtypes)},
         "degenerate": bool(reason),
         "reason": reason or results.note,
     }
+
+
+def _write_output(folder: str, name: str, dtype: torch.dtype, results: Results, position: int) -> dict[str, Any]:
+    """Write what is expected of one output: PyTorch's own result where its distance from the reference does not
+    suffice, and a mask of elements for which any value is correct where there are some. Ties between equal elements are
+    not among them: the reference has one choice of those."""
+
+    def written(kind: str, tensor: torch.Tensor) -> dict[str, Any]:
+        return write_tensor(os.path.join(folder, kind, f"{name}.bin"), name, tensor)
+
+    expected, native = results.expected[position], results.native[position]
+    undecided, chosen = _at(results.undecided, position), _at(results.chosen, position)
+    if chosen is not None and undecided is not None:
+        undecided = undecided & ~chosen.where.to(undecided.device)
+    return {
+        "name": name,
+        "dtype": PLAN_NAMES[dtype],
+        "reference": written("expected", _wide(expected)),
+        "native": None if is_plain(expected, native) else written("native", _wide(native)),
+        "unspecified": written("unspecified", undecided) if undecided is not None and bool(undecided.any()) else None,
+        "chosen": None
+        if chosen is None
+        else {
+            "values": written("chosen", chosen.values),
+            "ties": written("ties", chosen.where),
+            "dim": chosen.dim,
+            "unit": chosen.unit,
+            "least": chosen.least,
+            "each_once": chosen.each_once,
+        },
+        "rounding": rounding(expected, native, _at(results.perturbed, position)),
+        "may_lose_nans": bool(_at(results.may_lose_nans, position)),
+    }
+
+
+def _at(column: Sequence[T], position: int) -> T | None:
+    """Return an element of what may be empty."""
+    return column[position] if column else None
+
+
+def _wide(result: torch.Tensor) -> torch.Tensor:
+    """Convert to float64, which represents all dtypes exactly except 64-bit integers: those stay."""
+    return result if result.dtype == torch.int64 else result.double()
 
 
 def _write_inputs(captured: Captured, request: dict[str, Any], case: Case) -> list[dict[str, Any]]:
@@ -203,47 +220,6 @@ def _write_inputs(captured: Captured, request: dict[str, Any], case: Case) -> li
     values = [_value(argument, case) for argument in captured.arguments]
     folder = os.path.join(os.path.abspath(request["directory"]), "inputs")
     return [captured.kept.write(os.path.join(folder, f"{name}.bin"), name, value) for name, value in zip(names, values)]
-
-
-def _write_all(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    return [
-        write_tensor(os.path.join(folder, kind, f"{name}.bin"), name, tensor) for name, tensor in zip(names, tensors)
-    ]
-
-
-def _write_wide(folder: str, kind: str, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
-    """Write results as float64, which represents all dtypes exactly except 64-bit integers: those stay. Writes none
-    when there are none."""
-    wide = [tensor if tensor.dtype == torch.int64 else tensor.double() for tensor in tensors]
-    return [
-        write_tensor(os.path.join(folder, kind, f"{name}.wide.bin"), name, tensor) for name, tensor in zip(names, wide)
-    ]
-
-
-def _write_unspecified(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
-    """Write the masks of elements for which any value is correct, of results that have some. Ties between equal
-    elements are not among them: the reference has one choice of those."""
-    pairs = zip_longest(results.undecided, results.chosen)
-    masks = [where if chosen is None else where & ~chosen.where.to(where.device) for where, chosen in pairs]
-    marked = [(name, mask) for name, mask in zip(names, masks) if bool(mask.any())]
-    return _write_all(folder, "unspecified", [name for name, _ in marked], [mask for _, mask in marked])
-
-
-def _write_chosen(folder: str, name: str, chosen: Chosen) -> dict[str, Any]:
-    values = write_tensor(os.path.join(folder, "chosen", f"{name}.bin"), name, chosen.values)
-    ties = write_tensor(os.path.join(folder, "ties", f"{name}.bin"), name, chosen.where)
-    facts = {"dim": chosen.dim, "unit": chosen.unit, "least": chosen.least, "each_once": chosen.each_once}
-    return {"values": values, "ties": ties, **facts}
-
-
-def _write_native(folder: str, names: Sequence[str], results: Results) -> list[dict[str, Any]]:
-    """Write PyTorch's own results, where their distance from the reference does not suffice."""
-    told = [
-        (name, native)
-        for name, expected, native in zip(names, results.expected, results.native)
-        if not is_plain(expected, native)
-    ]
-    return _write_wide(folder, "native", [name for name, _ in told], [native for _, native in told])
 
 
 def _value(argument: Argument, case: Case) -> torch.Tensor:

@@ -81,7 +81,7 @@ def made_case(folder: Path, seed: int, shape: tuple[int, ...]) -> ForeignCase:
     return ForeignCase(
         case=Case("forward", (), "normal", seed, "forward"),
         bound=BoundOperation(name="scale", dims={}, tensors=tensors, steps=()),
-        files=CaseFiles("normal", seed, (CaseTensor("x", folder / "x.bin", DType.F32, shape),), (), (), {}, {}),
+        files=CaseFiles("normal", seed, (CaseTensor("x", folder / "x.bin", DType.F32, shape),)),
         inputs=({"name": "x", "path": str(folder / "x.bin"), "dtype": "f32", "shape": list(shape)},),
         expectations=(Expectation("out", DType.F32, exact, None, rounding),),
         is_hidden=False,

@@ -149,5 +149,5 @@ def bound(n_elements: int) -> BoundOperation:
 
 def operation(candidate_id: str, n_elements: int) -> TimedOperation:
     x = CaseTensor("x", Path("x.bin"), DType.F32, (n_elements,))
-    files = CaseFiles("given", 0, (x,), (), (), (), {})
+    files = CaseFiles("given", 0, (x,))
     return TimedOperation(candidate_id, bound(n_elements), "forward", files)
