@@ -242,17 +242,18 @@ class Compiler:
         not start or does not know the architecture.
         """
         own = own_architecture(request.architecture)
+        of_own = request.model_copy(update={"architecture": own})
         if own and asks_for_own(request.text):
-            return await self._compile(request.model_copy(update={"architecture": own}))
+            return await self._compile(of_own)
         specific: Built | BuildFailed | TimedOut | None = None
         if own and _INSTRUCTIONS.search(mask_comments(request.text)):
-            specific = await self._compile(request.model_copy(update={"architecture": own}))
+            specific = await self._compile(of_own)
             if isinstance(specific, TimedOut) or (isinstance(specific, Built) and _INSTRUCTIONS.search(specific.ptx)):
                 return specific
         outcome = await self._compile(request)
         if not own or not isinstance(outcome, BuildFailed) or not needs_own(outcome.log):
             return outcome
-        specific = specific or await self._compile(request.model_copy(update={"architecture": own}))
+        specific = specific or await self._compile(of_own)
         return outcome if isinstance(specific, BuildFailed) and needs_own(specific.log) else specific
 
     async def _compile(self, request: BuildRequest) -> Built | BuildFailed | TimedOut:

@@ -161,7 +161,10 @@ class _Profiled:
             kernels.append((estimate.time_us, found))
         tools = await find_tools(NEEDED_TOOLS)
         tidied, lint = await self._tidy(tools[2])
-        skipped = [_not_asked(name) for name in ("ncu", "compute-sanitizer", "torch profiler")]
+        skipped = [
+            ToolRun(tool=name, status="not asked", reason=NO_GPU)
+            for name in ("ncu", "compute-sanitizer", "torch profiler")
+        ]
         report = self._report("executor", gpu, kernels, [*skipped, tidied])
         return report.model_copy(update={"findings": tuple(self._on_file(finding) for finding in lint)})
 
@@ -297,10 +300,6 @@ class _Profiled:
     def _on_file(self, finding: Finding) -> Finding:
         """Restore the user's name of the file, of which the tools saw a copy."""
         return finding.model_copy(update={"file": self._file}) if finding.file == self._copy.name else finding
-
-
-def _not_asked(name: str) -> ToolRun:
-    return ToolRun(tool=name, status="not asked", reason=NO_GPU)
 
 
 def _with_tool(report: ProfileReport | CheckOutcome, failed: ToolRun) -> ProfileReport | CheckOutcome:

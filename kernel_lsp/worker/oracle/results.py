@@ -211,7 +211,7 @@ def _results(run: ReferenceRun, case: Case, device: torch.device) -> Results:
     here = replace(here, gradients=[gradient.to(device) for gradient in case.gradients])
     before = _start_counting(device)
     native, note = run.native(here, expected)
-    eager_bytes = _peak_bytes(device) - before
+    eager_bytes = (torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0) - before
     answers = Answers(run, here, native, expected)
     perturbed = [] if answers.is_exact else response(run, here, expected)
     accept_alternatives(answers)
@@ -226,7 +226,3 @@ def _start_counting(device: torch.device) -> int:
         return 0
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)
-
-
-def _peak_bytes(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

@@ -65,7 +65,7 @@ def task_text(inputs: Sequence[tuple[str, Operand]], steps: Sequence[Step], orig
     imports = ["import torch", *(line for part, line in IMPORTS.items() if part in words)]
     parameters = ", ".join(["self", *(name for name, _ in inputs)])
     lines = [
-        f'"""{_title(steps)}. Synthesized: {origin}."""',
+        f'"""{", ".join(step.operator for step in steps)}. Synthesized: {origin}."""',
         "",
         *sorted(imports, key=lambda line: line.startswith("from")),
         "",
@@ -92,10 +92,6 @@ def task_text(inputs: Sequence[tuple[str, Operand]], steps: Sequence[Step], orig
 
 
 # --- below: lines
-
-
-def _title(steps: Sequence[Step]) -> str:
-    return ", ".join(step.operator for step in steps)
 
 
 def _parameter(name: str, operand: Operand) -> str:
@@ -186,12 +182,11 @@ def _catalogue(path: str) -> dict[str, Any]:
     for entry in operators:
         for use in entry["uses"]:
             by_rank.setdefault(use["rank"], {}).setdefault(" ".join(use["ops"]), []).append((entry, use))
-    weighted = {rank: [groups[ops] for ops in groups for _ in range(_weight(ops))] for rank, groups in by_rank.items()}
+    weighted = {
+        rank: [groups[ops] for ops in groups for _ in range(HEAVY_WEIGHT if any(part in ops for part in HEAVY) else 1)]
+        for rank, groups in by_rank.items()
+    }
     return {str(rank): groups for rank, groups in weighted.items()}
-
-
-def _weight(ops: str) -> int:
-    return HEAVY_WEIGHT if any(part in ops for part in HEAVY) else 1
 
 
 class _Composer:

@@ -153,7 +153,7 @@ def reference_subject(
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
     has_one_set = is_large(n_bytes + written_bytes)
     n_sets = 1 if has_one_set else n_affordable_sets(n_bytes, device)
-    sets = [inputs, *(_copies(inputs) for _ in range(n_sets - 1))]
+    sets = [inputs, *({name: tensor.clone() for name, tensor in inputs.items()} for _ in range(n_sets - 1))]
     is_backward = reference["direction"] == "backward"
     arguments = [_arguments(reference, values) for values in sets]
     has_graphs = mode in OWN_GRAPHS and device is not None
@@ -262,11 +262,6 @@ def _floating(results: Sequence[Any]) -> list[torch.Tensor]:
 
 def _arguments(reference: dict[str, Any], values: dict[str, torch.Tensor]) -> list[Any]:
     return [values[given["tensor"]] if "tensor" in given else given["value"] for given in reference["arguments"]]
-
-
-def _copies(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies in the order of the case file."""
-    return {name: tensor.clone() for name, tensor in inputs.items()}
 
 
 N_WARM_UP, N_PROFILED = 3, 3
