@@ -26,6 +26,9 @@ CAPTURE_DEADLINE_S = 120.0
 CASE_DEADLINE_S = 300.0
 DESCRIBE_DEADLINE_S = 60.0
 STDERR_LINES = 3
+ENDED = "remove calls such as os._exit(), or check memory use and native extensions"
+KILLED = "try again with more free memory: the system kills processes when it has none left"
+"""Next steps where user code ended the worker: by itself, or by SIGKILL, which comes from outside of it."""
 COMPILED_PARTS = ("torch", "torch/_dynamo", "torch/export", "sympy")
 """Packages that a capture imports; a plain `import torch` does not import all of them."""
 COMPILED_MARKER = "complete"
@@ -388,7 +391,7 @@ class Worker:
                 f"the file {_ending(answer.returncode)} while it was imported or captured{_tail(answer)}",
                 file=source.file,
                 line=source.line,
-                next_step="remove calls such as os._exit(), or check memory use and native extensions",
+                next_step=KILLED if answer.returncode == -signal.SIGKILL else ENDED,
             )
         if "error" in answer.reply:
             raise as_error(answer.reply["error"])

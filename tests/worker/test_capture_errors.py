@@ -56,6 +56,14 @@ def test_a_file_that_is_killed() -> None:
     assert "killed by signal 11" in fails(text)
 
 
+def test_a_worker_that_is_killed_from_outside_names_memory_as_the_next_step() -> None:
+    made = source_of("import os\nos.kill(os.getpid(), 9)\ndef f(x): return x", "f", inputs=[X])
+    with pytest.raises(TargetError, match="killed by signal 9") as caught:
+        capture_source(made)
+    assert "memory" in caught.value.next_step
+    assert "os._exit" not in caught.value.next_step
+
+
 def test_prints_do_not_disturb_the_answer() -> None:
     text = "import os\nprint('{\"task\": 1}')\nos.write(1, b'noise')\ndef f(x):\n    print(x)\n    return x * 2"
     assert isinstance(capture_text(text, "f", inputs=[X]), Task)
