@@ -264,7 +264,7 @@ class _OperationRenderer:
         return f"{self.name}_{name}"
 
     def _steps(self, group: RenderedGroup, functions: Mapping[str, str]) -> list[Step]:
-        steps: list[Step] = [*group.fills, *group.library]
+        steps: list[Step] = [*group.library]
         for kernel in group.kernels:
             steps += kernel.fills
             grid, block = kernel.grid, kernel.block

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Constant, Unary
-from kernel_lsp.core.plan import Fill, LibraryStep
+from kernel_lsp.core.expression import Unary
+from kernel_lsp.core.plan import LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.attention import (
     attention,
@@ -123,7 +123,6 @@ class RenderedGroup:
     """The kernels of a group, and the steps that precede them."""
 
     kernels: tuple[RenderedKernel, ...]
-    fills: tuple[Fill, ...] = ()
     library: tuple[LibraryStep, ...] = ()
     is_valid: bool = True
 
@@ -310,8 +309,6 @@ class GroupRenderer:
         return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
 
     def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
-        fills: tuple[Fill, ...] = ()
-        kernels: list[RenderedKernel] = []
         if group.kind == "sum" and group.tensor.dtype not in ATOMIC_TYPES:
             raise TargetError(
                 f"the generator cannot add {group.tensor.dtype} values at indices: there is no atomic addition for it",
@@ -319,16 +316,12 @@ class GroupRenderer:
                 line=group.tensor.source.line if group.tensor.source else None,
                 next_step="convert to f32 or i32 before adding",
             )
-        if group.base is None:
-            fills = (Fill(self.tensor_names[group.tensor], Constant(0)),)
-        else:
-            kernels += self._elementwise(group.base, f"{name}_base").kernels
+        base = self._elementwise(group.base, f"{name}_base").kernels
         kernel = self.new_kernel(name, scatter.LOCAL_NAMES)
         threads = self.choices.pick_int(f"{kernel.name}.threads", (64, 128, 256, 512), 256, "threads per block")
         how = "adds it atomically, for several may meet" if group.kind == "sum" else "writes it"
         comment = f"One thread per update finds its place and {how}."
-        kernels.append(render_scatter(kernel, group, threads, comment))
-        return RenderedGroup(tuple(kernels), fills)
+        return RenderedGroup((*base, render_scatter(kernel, group, threads, comment)))
 
     def _row_scatter(self, group: RowScatterGroup, name: str) -> RenderedGroup:
         link = self.new_kernel(f"{name}_link", scatter.LOCAL_NAMES)

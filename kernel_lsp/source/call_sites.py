@@ -103,15 +103,15 @@ class _File:
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
 
 
-def python_files(folder: Path, skipped: frozenset[str] = SKIPPED) -> Iterator[Path]:
-    """Yield the Python files of a folder, sorted, without those of environments and of hidden and `skipped` folders."""
+def python_files(folder: Path) -> Iterator[Path]:
+    """Yield the Python files of a folder, sorted, without those of environments and of hidden and `SKIPPED` folders."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not _is_skipped(Path(place) / name, skipped))
+        folders[:] = sorted(name for name in folders if not _is_skipped(Path(place) / name))
         yield from (Path(place) / name for name in sorted(names) if name.endswith(".py"))
 
 
-def _is_skipped(folder: Path, skipped: frozenset[str]) -> bool:
-    return folder.name.startswith(".") or folder.name in skipped or (folder / "pyvenv.cfg").exists()
+def _is_skipped(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in SKIPPED or (folder / "pyvenv.cfg").exists()
 
 
 def _is_test(path: Path) -> bool:

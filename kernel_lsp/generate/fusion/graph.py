@@ -56,8 +56,7 @@ def scalars_of(definition: Definition) -> list[Scalar]:
             return [*factors, *(definition.statistics or ())]
         case Scatter():
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
-            optional = [scalar for scalar in (definition.base, definition.mask) if scalar is not None]
-            return [definition.body, *carriers, *optional]
+            return [definition.body, *carriers, definition.base]
         case LibraryResult() | Routine():
             return [Access(operand, [as_index(0)] * len(operand.shape)) for operand in operands_of(definition)]
     return []

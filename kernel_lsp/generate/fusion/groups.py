@@ -233,7 +233,7 @@ class ScanGroup:
 
 @dataclass(frozen=True)
 class ScatterGroup:
-    """Updates of a tensor that a fill or another group has prepared, at flat position `position` of the updates."""
+    """Updates of a tensor that another group has prepared, at flat position `position` of the updates."""
 
     tensor: Tensor
     kind: str
@@ -241,8 +241,7 @@ class ScatterGroup:
     shape: tuple[Index, ...]
     index: tuple[Index, ...]
     scalar: Scalar
-    mask: Scalar | None
-    base: ElementwiseGroup | None
+    base: ElementwiseGroup
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,7 @@ class RowScatterGroup:
     column: Variable
     place: Index
     value: Scalar
-    base: Scalar | None
+    base: Scalar
     at: tuple[Index, ...]
     stores: tuple[Store, ...]
 
@@ -326,11 +325,9 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [group.scalar, *(store.scalar for store in group.stores)]
         case ScatterGroup():
             carriers: list[Scalar] = [IndexValue(index) for index in group.index]
-            base = [store.scalar for store in group.base.stores] if group.base else []
-            return [group.scalar, *carriers, *base, *([group.mask] if group.mask is not None else [])]
+            return [group.scalar, *carriers, *(store.scalar for store in group.base.stores)]
         case RowScatterGroup():
-            base = [group.base] if group.base is not None else []
-            return [group.value, IndexValue(group.place), *base, *(store.scalar for store in group.stores)]
+            return [group.value, IndexValue(group.place), group.base, *(store.scalar for store in group.stores)]
         case LibraryGroup():
             return scalars_of(LibraryResult(group.call))
         case RoutineGroup():

@@ -35,7 +35,7 @@ def n_whole_dims(tensor: Tensor, definition: Scatter) -> int:
     rest = definition.index[: len(definition.index) - found]
     is_row = definition.kind == "sum" and tensor.dtype.is_floating and rest and len(whole) < len(definition.variables)
     is_apart = all(variable not in index.variables for index in rest for variable in whole)
-    return found if is_row and is_apart and definition.mask is None else 0
+    return found if is_row and is_apart else 0
 
 
 # --- single updates
@@ -46,18 +46,15 @@ def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGr
     position = progress.variable("i", product(shape))
     replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
     scalar = progress.expand(definition.body.substitute(replacements))
-    mask = None if definition.mask is None else progress.expand(definition.mask.substitute(replacements))
     # The indices may read memory themselves: they are expanded like those of an access to the updated tensor.
     target = Access(seed, [substitute(index, replacements) for index in definition.index])
     expanded = progress.expand(target, frozenset((seed,)))
     assert isinstance(expanded, Access)
     base = _scatter_base(progress, seed, definition)
-    return ScatterGroup(seed, definition.kind, position, shape, expanded.index, scalar, mask, base)
+    return ScatterGroup(seed, definition.kind, position, shape, expanded.index, scalar, base)
 
 
-def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> ElementwiseGroup | None:
-    if definition.base is None:
-        return None
+def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> ElementwiseGroup:
     position = progress.variable("i", seed.n_elements)
     index = unravel_safe(as_index(position), seed.shape)
     body = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, index, strict=True))))
@@ -80,9 +77,7 @@ def _row_scatter(progress: Progress, seed: Tensor, definition: Scatter) -> tuple
     target = Access(seed, [substitute(index, replacements) for index in definition.index])
     expanded = progress.expand(target, frozenset((seed,)))
     assert isinstance(expanded, Access)
-    base = None
-    if definition.base is not None:
-        base = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, at, strict=True))))
+    base = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, at, strict=True))))
     value = progress.expand(definition.body.substitute(replacements))
     place = ravel(expanded.index[:n_axes], seed.shape[:n_axes])
     stores, roots = _row_stores(progress, seed, at)

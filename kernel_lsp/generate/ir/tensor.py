@@ -211,16 +211,15 @@ class AttentionGradient:
 class Scatter:
     """A copy of `base`, then for every value of `variables`: element `index` is set to, or combined with, `body`.
 
-    Kinds: set, sum. Where `mask` is false nothing is written. `by_rows`: the sums are gathered, row by row.
+    Kinds: set, sum. `by_rows`: the sums are gathered, row by row.
     """
 
     kind: str
-    base: Scalar | None
+    base: Scalar
     base_variables: tuple[Variable, ...]
     variables: tuple[Variable, ...]
     index: tuple[Index, ...]
     body: Scalar
-    mask: Scalar | None = None
     by_rows: bool = False
 
 

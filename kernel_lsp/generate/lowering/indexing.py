@@ -257,22 +257,15 @@ def _general_scatter(
 
 
 def scattered(
-    call: Call,
-    base: Tensor | None,
-    where: Sequence[Index],
-    variables: Sequence[Variable],
-    body: Scalar,
-    kind: str,
-    mask: Scalar | None = None,
-    item: int = 0,
+    call: Call, base: Tensor, where: Sequence[Index], variables: Sequence[Variable], body: Scalar, kind: str
 ) -> Tensor:
-    """Return a copy of `base` (zeros for None) with updates, in the accumulation type when they add."""
-    dtype = accumulation_dtype(call.dtype(item)) if kind == "sum" else call.dtype(item)
-    shape = call.shape(item)
+    """Return a copy of `base` with updates, in the accumulation type when they add."""
+    dtype = accumulation_dtype(call.dtype()) if kind == "sum" else call.dtype()
+    shape = call.shape()
     base_variables = call.builder.variables(shape)
-    base_body = None if base is None else cast(Access(base, positions(base_variables)), dtype)
-    definition = Scatter(kind, base_body, base_variables, tuple(variables), tuple(where), cast(body, dtype), mask)
-    return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition), item)
+    base_body = cast(Access(base, positions(base_variables)), dtype)
+    definition = Scatter(kind, base_body, base_variables, tuple(variables), tuple(where), cast(body, dtype))
+    return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition))
 
 
 @lowers("index_put", "_unsafe_index_put")

@@ -119,7 +119,7 @@ def centered_squares(builder: Builder, source: Tensor, axes: Sequence[int], mean
 
 
 def variance_over(
-    builder: Builder, source: Tensor, axes: Sequence[int], correction: float = 0, *, name: str = "variance"
+    builder: Builder, source: Tensor, axes: Sequence[int], correction: float = 0
 ) -> tuple[Tensor, Tensor]:
     """Return (variance, mean) over axes, without them."""
     mean = shifted_mean(builder, source, axes)
@@ -133,7 +133,7 @@ def variance_over(
             divisor = select(compare("gt", divisor, zero), divisor, zero)
         return op("div", Access(squares, index), divisor)
 
-    return builder.pointwise(mean.dtype, squares.shape, body, name=name), mean
+    return builder.pointwise(mean.dtype, squares.shape, body, name="variance"), mean
 
 
 @lowers("var", "std", "var_mean", "std_mean")

@@ -86,7 +86,7 @@ def _render_gather(
     name_coordinates(kernel, packing.flat, [group.column.extent])
     total, along = "sum_of_row", {group.column: packing.flat}
     scope.line(f"{COMPUTE_TYPE[group.tensor.dtype]} {total}[{schedule.vector}] = {{}};")
-    if group.base is not None and not (isinstance(group.base, NumberConstant) and group.base.value == 0):
+    if not (isinstance(group.base, NumberConstant) and group.base.value == 0):
         read_packs(scope, total, packing, group.base.substitute(along))
     _walk(scope, group, packing, last, before)
     lane = "v" if schedule.vector > 1 else "0"
@@ -147,8 +147,6 @@ def render_scatter(kernel: KernelWriter, group: ScatterGroup, threads: int, comm
     prefix = "(long long)" if kernel.index_type == "long long" else ""
     scope.line(f"const {kernel.index_type} i = {prefix}blockIdx.x * {threads} + threadIdx.x;")
     scope.line(f"if (i >= {kernel.size('n', group.position.extent)}) return;")
-    if group.mask is not None:
-        scope.line(f"if (!({scope.value(group.mask).text})) return;")
     flat = ravel(group.index, group.tensor.shape)
     target = kernel.target(group.tensor)
     text = scope.value(group.scalar)

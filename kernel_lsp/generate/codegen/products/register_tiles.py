@@ -196,20 +196,20 @@ class _RegisterTileRenderer:
         for name, access in zip(names, plain, strict=True):
             scope.line(f"{access.dtype.cuda_type} {name};")
         if plain:
-            with self._open_result("if (is_result)") as loads:
+            with self._open_result() as loads:
                 for name, access in zip(names, plain, strict=True):
                     offset = loads.offset(access.tensor, access.index).text
                     loads.line(f"{name} = {self.kernel.pointer(access.tensor)}[{offset}];")
         self._loaded = [(access, loaded(name, access.dtype)) for name, access in zip(names, plain, strict=True)]
 
-    def _open_result(self, header: str) -> Scope:
-        block = self.scope.open(header)
+    def _open_result(self) -> Scope:
+        block = self.scope.open("if (is_result)")
         block.define(self.group.m, "m")
         block.define(self.group.n, "n")
         return block
 
     def _write_results(self) -> None:
-        with self._open_result("if (is_result)") as block:
+        with self._open_result() as block:
             block.line("float total = of_warp[0][e];")
             block.line("#pragma unroll")
             block.line("for (int w = 1; w < WARPS; ++w) total += of_warp[w][e];")

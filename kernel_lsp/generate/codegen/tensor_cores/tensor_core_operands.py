@@ -81,9 +81,9 @@ def declare_lane_parts(scope: Scope, gather: Gather, k: Variable) -> dict[str, s
     return names
 
 
-def of_product(name: str, place: str) -> str:
-    """Return a part of the product at `place` in the step's tile, from the lane that has it."""
-    return f"__shfl_sync(0xffffffff, {name}, {place})"
+def of_product(name: str) -> str:
+    """Return a part of the product at its place in the step's tile, from the lane that has it."""
+    return f"__shfl_sync(0xffffffff, {name}, k - k0)"
 
 
 def is_gathered(n_threads: int, n_along: int, n_k: int) -> bool:
@@ -399,14 +399,14 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
 def _write_gathered(scope: Scope, operand: Operand, gather: Gather, text: LoadText, parts: Mapping[str, str]) -> None:
     limits = text.limits(operand.row or text.along)
     for tap, _ in gather.taps:
-        scope.define(tap, scope.declare(tap.name, "int", of_product(parts[tap.name], "k - k0")))
+        scope.define(tap, scope.declare(tap.name, "int", of_product(parts[tap.name])))
     if gather.mask is not None:
         limits.append(scope.value(gather.mask).within(AND))
     inside = " && ".join(limits) or "true"
     if gather.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)
     scope.kernel.use("copy_async")
-    address = f"{gather.pointer} + {of_product(parts['offset'], 'k - k0')}"
+    address = f"{gather.pointer} + {of_product(parts['offset'])}"
     scope.line(f"copy_async<{operand.dtype.itemsize}>(&{_place(operand, text)}, {address}, {inside});")
 
 
