@@ -21,16 +21,16 @@ from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul
-from kernel_lsp.generate.codegen.products.matmul import TileSchedule, is_valid_tile_schedule, render_contraction
+from kernel_lsp.generate.codegen.products.matmul import TiledRenderer, TileSchedule, is_valid_tile_schedule
 from kernel_lsp.generate.codegen.products.register_tiles import (
     REGISTER_TILE_THREADS,
+    RegisterTileRenderer,
     RegisterTileSchedule,
     is_valid_register_tile,
     register_tile_comment,
-    render_register_tile,
     sharing_threads,
 )
-from kernel_lsp.generate.codegen.products.split_matmul import render_split
+from kernel_lsp.generate.codegen.products.split_matmul import SplitRenderer
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.codegen.routines import order, recurrence
 from kernel_lsp.generate.codegen.routines.order import (
@@ -43,7 +43,7 @@ from kernel_lsp.generate.codegen.routines.order import (
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
-from kernel_lsp.generate.codegen.rows.column_sums import render_column_sums
+from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
@@ -187,7 +187,7 @@ class GroupRenderer:
             f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers"
             f" and writes {self._written(group)}."
         )
-        return RenderedGroup((render_contraction(kernel, group, used, comment),), is_valid=is_valid)
+        return RenderedGroup((TiledRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
@@ -209,7 +209,7 @@ class GroupRenderer:
         is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)
         used = schedule if is_valid else default
         comment = split_comment(used, group.tensor.name, self._written(group))
-        return RenderedGroup((render_split(kernel, group, used, comment),), is_valid=is_valid)
+        return RenderedGroup((SplitRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _register_tiles(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, register_tiles.LOCAL_NAMES)
@@ -229,7 +229,7 @@ class GroupRenderer:
         is_valid = is_valid_register_tile(schedule, group.tensor.dtype)
         used = schedule if is_valid else RegisterTileSchedule(4, 8, threads)
         comment = register_tile_comment(used, group.tensor.name, self._written(group))
-        return RenderedGroup((render_register_tile(kernel, group, used, comment),), is_valid=is_valid)
+        return RenderedGroup((RegisterTileRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
@@ -445,5 +445,5 @@ class GroupRenderer:
         chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
         chosen = choose_column_sums(chooser, kernel.name)
         comment = column_sum_comment(chosen.schedule, [self.tensor_names[entry.tensor] for entry in group.column_sums])
-        text = render_column_sums(kernel, group, chosen.schedule, comment)
+        text = ColumnSumRenderer(kernel, group, chosen.schedule).render(comment)
         return RenderedGroup((text,), is_valid=chosen.is_valid)

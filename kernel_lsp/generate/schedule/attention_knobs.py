@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernel_lsp.generate.codegen.attention.attention import (
+    AttentionRenderer,
     default_attention_schedule,
     is_valid_attention_schedule,
-    render_attention,
 )
 from kernel_lsp.generate.codegen.attention.attention_gradients import (
+    GradientRenderer,
     default_gradient_schedule,
     is_valid_gradient_schedule,
-    render_gradient,
 )
 from kernel_lsp.generate.codegen.attention.attention_tiles import TileSchedule
 from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
@@ -74,7 +74,7 @@ def choose_attention(
         f"Blocks of {used.warps * 16} queries, 16 per warp, go over the keys, {used.columns} at a time. Scores stay in"
         " registers; weights are relative to the largest score so far, to which the sums are scaled."
     )
-    return render_attention(kernel, group, used, comment), is_valid
+    return AttentionRenderer(kernel, group, used).render(comment), is_valid
 
 
 def _by_warpgroups(
@@ -127,7 +127,7 @@ def choose_gradient(
         f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {used.warps * 16} {rows}, 16 per warp, go over the {columns}, "
         f"{used.columns} at a time; scores are computed again and stay in registers."
     )
-    return render_gradient(kernel, group, used, comment), is_valid
+    return GradientRenderer(kernel, group, used).render(comment), is_valid
 
 
 def _uses_warpgroups(

@@ -58,13 +58,6 @@ def is_valid_attention_schedule(group: AttentionGroup, schedule: TileSchedule) -
     return n_words <= MAX_FRAGMENT_WORDS and _shared_bytes(group, schedule) <= MAX_SHARED_BYTES
 
 
-def render_attention(
-    kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule, comment: str
-) -> RenderedKernel:
-    """Return the kernel of an attention."""
-    return AttentionRenderer(kernel, group, schedule).render(comment)
-
-
 class AttentionRenderer(TileRenderer):
     group: AttentionGroup
 

@@ -77,13 +77,6 @@ def _shared_bytes(group: AttentionGradientGroup, schedule: TileSchedule) -> int:
     return n_rows * stride_of(group, group.head, group.width) * group.value.dtype.itemsize + statistics
 
 
-def render_gradient(
-    kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule, comment: str
-) -> RenderedKernel:
-    """Return the kernel of one group of gradients."""
-    return GradientRenderer(kernel, group, schedule).render(comment)
-
-
 class GradientRenderer(TileRenderer):
     group: AttentionGradientGroup
 

@@ -57,13 +57,6 @@ def is_valid_tile_schedule(schedule: TileSchedule, dtype: DType) -> bool:
     return 32 <= schedule.n_threads <= 1024 and schedule.n_threads % 32 == 0 and n_shared_bytes <= 48 << 10
 
 
-def render_contraction(
-    kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule, comment: str
-) -> RenderedKernel:
-    """Render the kernel of a contraction."""
-    return _TileRenderer(kernel, group, schedule).render(comment)
-
-
 def innermost(flat: Index) -> Variable | None:
     """Return the variable of the term with the smallest step. If a quotient mixes several, return the first by name, so
     that a text does not depend on how Python hashes."""
@@ -81,7 +74,7 @@ def is_innermost(flat: Index, variable: Variable) -> bool:
 # --- one kernel
 
 
-class _TileRenderer:
+class TiledRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)

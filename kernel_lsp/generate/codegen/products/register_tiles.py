@@ -79,17 +79,10 @@ def register_tile_comment(schedule: RegisterTileSchedule, name: str, written: st
     )
 
 
-def render_register_tile(
-    kernel: KernelWriter, group: ContractionGroup, schedule: RegisterTileSchedule, comment: str
-) -> RenderedKernel:
-    """Render the kernel of a contraction whose tile is in each thread's registers."""
-    return _RegisterTileRenderer(kernel, group, schedule).render(comment)
-
-
 # --- one kernel
 
 
-class _RegisterTileRenderer:
+class RegisterTileRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: RegisterTileSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)

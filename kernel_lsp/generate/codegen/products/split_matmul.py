@@ -40,13 +40,6 @@ LOCAL_NAMES = (
 )
 
 
-def render_split(
-    kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule, comment: str
-) -> RenderedKernel:
-    """Render the kernel of a contraction whose products are split."""
-    return _SplitRenderer(kernel, group, schedule).render(comment)
-
-
 # --- one kernel
 
 
@@ -68,7 +61,7 @@ class _Factor:
         return self.along.name
 
 
-class _SplitRenderer:
+class SplitRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: SplitSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)

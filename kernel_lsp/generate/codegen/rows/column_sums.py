@@ -144,8 +144,3 @@ class ColumnSumRenderer(RowRenderer):
             for tensor, sums in self.sums.items():
                 place = f"blockIdx.x * {n_columns} + {name} * {vector} + v"
                 lanes.line(f"{self.kernel.target(tensor)}[{place}] = {sums}[item][v];")
-
-
-def render_column_sums(kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, comment: str) -> RenderedKernel:
-    """Render the kernel of a row group with sums over its rows."""
-    return ColumnSumRenderer(kernel, group, schedule).render(comment)
