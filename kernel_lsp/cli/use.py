@@ -16,6 +16,7 @@ from kernel_lsp.engine.messages import RunResult
 from kernel_lsp.errors import UserError
 from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
 from kernel_lsp.source.operator_file import is_offered, takes_module
+from kernel_lsp.source.python_file import USE_PREFIX
 
 
 class Used(Noun):
@@ -49,6 +50,8 @@ async def _use(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
         )
     else:
         _print(found, applies=applies)
+        if not (found.n_sites or reverts):
+            _print_by_hand(result)
     return console.EXIT_OK if found.texts else console.EXIT_NO
 
 
@@ -92,3 +95,13 @@ def _print(found: Rewritten, *, applies: bool) -> None:
     counts = f"{counted(found.n_sites, 'call site')} in {counted(len(found.texts), 'file')}"
     kept = f"; {counted(found.n_in_tests, 'call')} in tests left unchanged" if found.n_in_tests else ""
     say(f"{counts}{kept}{limited}{hint}", markup=False)
+
+
+def _print_by_hand(result: RunResult) -> None:
+    """Say how to use the operator where no call of its target is found."""
+    run = result.summary
+    wraps = f"{USE_PREFIX}{run.name}({run.symbol}{'(...)' if takes_module(run.out, run.name) else ''})"
+    root = find_workspace(Path(run.file).parent)
+    console.stdout.print(f"no file of {root} calls {run.symbol}, tests apart", markup=False, soft_wrap=True)
+    next_step = f"where yours does: {wraps}, from {os.path.relpath(run.out / run.name)}.py"
+    console.stdout.print(f" next: {next_step}", markup=False, soft_wrap=True)

@@ -137,6 +137,15 @@ def test_its_operator_is_used_at_every_call_and_taken_back(ran: Path) -> None:
     assert run(ran, "use", "--revert").status == 1
 
 
+def test_without_a_call_of_its_target_the_wrapper_is_named(ran: Path) -> None:
+    assert run(ran, "export", "last", "--operator", "kernels").status == 0
+    (ran / "train.py").unlink(missing_ok=True)
+    done = run(ran, "use")
+    assert done.status == 1
+    assert "calls rms_norm, tests apart" in done.stdout
+    assert "use_rms_norm(rms_norm), from kernels/rms_norm.py" in done.stdout
+
+
 def test_another_run_s_operator_of_the_same_name_is_not_used(ran: Path) -> None:
     (ran / "train.py").write_text("from model import rms_norm\n\n\ndef step(x, w):\n    return rms_norm(x, w, 1e-6)\n")
     assert run(ran, "export", "last", "--operator", "kernels").status == 0
