@@ -263,3 +263,21 @@ with torch.inference_mode():
         net(torch.ones(4, 8, dtype=torch.float64 if step % 4 == 3 else torch.float32))
 """
 """Calls of one shape that differ in a scalar, a constructor's argument, or their dtype."""
+LAYOUTS = """
+import torch
+
+
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+double = Double().eval()
+x = torch.eye(3)
+with torch.inference_mode():
+    for _ in range(200):
+        double(x)
+    print(double(torch.nested.nested_tensor([x, x[:2]])).numel(), double(x.to_sparse_csr()).to_dense().sum().item())
+    print(double(x).sum().item())
+"""
+"""Calls of one module with a tensor without a shape, and with one without strides, after many others."""

@@ -17,6 +17,7 @@ from tests.record.programs import (
     ALIKE,
     ENDLESS,
     INFER,
+    LAYOUTS,
     LONG,
     NOTEBOOK,
     RAISES,
@@ -72,6 +73,12 @@ def test_calls_that_pass_without_a_description_are_counted(tmp_path: Path) -> No
     shapes = dict(ran.configurations("model.py::rms_norm"))
     assert (shapes["x=f32[8, 4], weight=f32[4]"], shapes["x=f32[2, 4], weight=f32[4]"]) == (3000, 700)
     assert ran.recording.n_steps == 3700 + 300
+
+
+def test_tensors_of_other_layouts_do_not_stop_the_program(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, layouts=LAYOUTS), sys.executable, "layouts.py")
+    assert ran.stdout.splitlines()[-1] == "6.0"
+    assert ran.configurations("layouts.py::Double") == [("x=f32[3, 3]", 201)]
 
 
 def test_calls_of_one_shape_are_told_apart_however_many_there_are(tmp_path: Path) -> None:

@@ -285,14 +285,18 @@ def wrapped_module(kind, target, recorder):
             return base.__call__(self, *args, **kwargs)
         if gate[0] > 0:
             last = lasts.get(id(self)) if len(args) == 1 and not kwargs else None
-            if (
-                last is not None
-                and type(x := args[0]) is last[0]
-                and x.dtype is last[1]
-                and x.shape == last[2]
-                and (self.training, grad(), x.requires_grad) == last[3]
-                and x.is_contiguous()
-            ):
+            try:
+                is_like_last = (
+                    last is not None
+                    and type(x := args[0]) is last[0]
+                    and x.dtype is last[1]
+                    and x.shape == last[2]
+                    and (self.training, grad(), x.requires_grad) == last[3]
+                    and x.is_contiguous()
+                )
+            except RuntimeError:  # a nested tensor has no shape, a compressed one no order of dims
+                is_like_last = False
+            if last is not None and is_like_last:
                 gate[0] -= 1
                 last[4].n_calls += 1
                 return base.__call__(self, *args)

@@ -351,7 +351,8 @@ class Recorder:
 
     def _is_tensor(self, value):
         """Return True for a tensor that a pragma can state."""
-        return type(value) in self.tensor_types and value.layout is self.torch.strided and value.dtype in self.dtypes
+        is_dense = type(value) in self.tensor_types and value.layout is self.torch.strided and not value.is_nested
+        return is_dense and value.dtype in self.dtypes
 
     def _entry(self, name, value):
         kind = type(value)
