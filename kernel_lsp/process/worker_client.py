@@ -283,7 +283,6 @@ class Worker:
         family: str,
         seed: int,
         directory: Path,
-        deadline_s: float = CASE_DEADLINE_S,
         configuration: int = 0,
         gpu: int | None = None,
         values: Sequence[float] = (),
@@ -308,7 +307,7 @@ class Worker:
             "values": list(values),
             "sample_from_bytes": sample_from_bytes,
         }
-        reply = await self._ask(request, deadline_s)
+        reply = await self._ask(request, CASE_DEADLINE_S)
         return CaseFiles(
             family=family,
             seed=seed,
@@ -327,7 +326,6 @@ class Worker:
         *,
         tensors: Sequence[CaseTensor],
         results: Sequence[CaseTensor],
-        deadline_s: float = CASE_DEADLINE_S,
     ) -> None:
         """Run one vendor library function on files and write its results to files.
 
@@ -341,7 +339,7 @@ class Worker:
             "tensors": [tensor.entry for tensor in tensors],
             "results": [tensor.entry for tensor in results],
         }
-        await self._ask(request, deadline_s)
+        await self._ask(request, CASE_DEADLINE_S)
 
     async def ask(self, command: str, arguments: Mapping[str, Any], *, deadline_s: float) -> dict[str, Any]:
         """Send any other command, e.g. one for the GPU. Raises the worker's error."""

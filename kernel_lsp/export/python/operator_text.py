@@ -129,9 +129,9 @@ class OperatorText:
         """List the public names of the file, sorted and without duplicates."""
         return sorted({"calls", *offered_names(self.task)})
 
-    def runtime_import(self, module: str = RUNTIME_MODULE) -> list[str]:
+    def runtime_import(self) -> list[str]:
         """Print the import of the shared runtime: from the package, or from the file's folder on the path."""
-        inside, outside = f"from . import {module} as {RUNTIME}", f"import {module} as {RUNTIME}"
+        inside, outside = f"from . import {RUNTIME_MODULE} as {RUNTIME}", f"import {RUNTIME_MODULE} as {RUNTIME}"
         return ["if __package__:", *indented([inside]), "else:", *indented([outside])]
 
     def public_function(self) -> list[str]:

@@ -12,7 +12,7 @@ LINE_LENGTH = 120
 INDENT = "    "
 MAX_CALL_LINES = 3
 """Lines of a call with all arguments on one line; longer calls pass rows of arguments."""
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
 _PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _NOT, _NEGATION, _TIGHTEST = 3, 7, 8
 
@@ -22,13 +22,6 @@ Rename = Callable[[str], str]
 def python_expression(expression: Expression, rename: Rename = str) -> str:
     """Return the expression as Python with the same value, its names passed through `rename`."""
     return _python(expression, rename, 0)
-
-
-def negated(condition: Expression, rename: Rename = str) -> str:
-    """Python that is true where `condition` is not: ``D % 4 != 0`` for ``D % 4 == 0``."""
-    if isinstance(condition, Binary) and condition.operator in _NEGATED:
-        return python_expression(Binary(_NEGATED[condition.operator], condition.left, condition.right), rename)
-    return f"not {_python(condition, rename, _NOT + 1)}"
 
 
 def differs(name: str, value: Number) -> str:

@@ -316,12 +316,11 @@ async def compile_cuda(
     file_name: str = "kernel.cu",
     name_expressions: tuple[str, ...] = (),
     architecture: str = DEFAULT_ARCHITECTURE,
-    deadline_s: float = DEFAULT_DEADLINE_S,
     cache: BuildCache | None = None,
 ) -> Built | BuildFailed | TimedOut:
     """Compile one text in a new process. For many, keep a `Compiler`."""
     request = BuildRequest(text=text, file_name=file_name, name_expressions=name_expressions, architecture=architecture)
-    async with Compiler(toolchain, cache=cache, n_processes=1, deadline_s=deadline_s) as compiler:
+    async with Compiler(toolchain, cache=cache, n_processes=1) as compiler:
         return await compiler.compile(request)
 
 
