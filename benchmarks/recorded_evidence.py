@@ -38,7 +38,7 @@ from kernel_lsp.llm.judges.judges import passes, probability_right, read_probabi
 
 CORPUS = ROOT / "benchmarks" / "judge_corpus"
 GOAL = 40
-"""Replies for each task that issue 22 asks for."""
+"""Replies wanted for each task."""
 N_CURVE = 5
 """Replies from which a task has a curve of its own."""
 N_RESAMPLES = 10_000
