@@ -115,6 +115,7 @@ class _OperationRenderer:
                 sizes,
                 structure.inlined,
                 structure.everywhere,
+                structure.joined,
             )
             self.builder.fused[key] = FusedOperation(graph, outputs)
         return self.builder.fused[key]

@@ -119,6 +119,7 @@ def plan_structure(
         tuple(tensor for tensor in remaining if planner.gathers_rows(tensor)),
         tuple(planner.flat),
         tuple(planner.of_lines),
+        tuple(planner.joined),
     )
 
 
@@ -144,6 +145,7 @@ class _Planner:
     libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
     flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
     of_lines: list[Tensor] = field(default_factory=list)
+    joined: list[Tensor] = field(default_factory=list)
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
     walked: dict[Tensor, int] = field(default_factory=dict)
@@ -239,6 +241,8 @@ class _Planner:
         if self._joins_longer_rows(tensor, definition, name):
             self.of_lines.append(tensor)
             return
+        if self.rows.lets_results_join(tensor, definition):
+            self.joined += [tensor] if self.choices.pick_int(f"{name}.joined", (0, 1), 1, "results join it") else []
         self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
 
@@ -347,7 +351,9 @@ class _Planner:
         count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
         operand = self._operand(tensor, definition)
-        if plan is not None and operand != DType.F32 and count >= _library_from(plan.result.dtype):
+        is_half = plan is not None and plan.result.dtype in (DType.F16, DType.BF16)
+        least = LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
+        if plan is not None and operand != DType.F32 and count >= least:
             return "library"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
@@ -492,8 +498,3 @@ class _Planner:
 
     def _size(self, size: Index) -> int:
         return self.captured(size)
-
-
-def _library_from(dtype: DType) -> int:
-    is_half = dtype in (DType.F16, DType.BF16)
-    return LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS

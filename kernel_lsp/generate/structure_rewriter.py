@@ -189,12 +189,13 @@ class _SplitRows:
 @dataclass(frozen=True)
 class Structure:
     """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel; every
-    block computes those in `everywhere` for itself."""
+    block computes those in `everywhere` for itself, and results join the kernels of those in `joined`."""
 
     tensors: tuple[Tensor, ...]
     definitions: Mapping[Tensor, Definition]
     inlined: frozenset[Tensor] = frozenset()
     everywhere: frozenset[Tensor] = frozenset()
+    joined: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,7 @@ class StructurePlan:
     gathered: tuple[Tensor, ...] = ()
     flat: tuple[tuple[Tensor, Reduction], ...] = ()
     of_lines: tuple[Tensor, ...] = ()
+    joined: tuple[Tensor, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -227,6 +229,7 @@ class StructurePlan:
             tuple(tensor.digest for tensor in self.gathered),
             tuple(tensor.digest for tensor, _ in self.flat),
             tuple(tensor.digest for tensor in self.of_lines),
+            tuple(tensor.digest for tensor in self.joined),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -252,4 +255,5 @@ class StructurePlan:
             rewriter.new_tensors.append(plan.result)
             rewriter.definitions[tensor] = plan.view
         tensors = (*lowered.tensors, *rewriter.new_tensors)
-        return Structure(tensors, rewriter.definitions, frozenset(self.inlined), frozenset(self.everywhere))
+        sets = map(frozenset, (self.inlined, self.everywhere, self.joined))
+        return Structure(tensors, rewriter.definitions, *sets)

@@ -45,6 +45,7 @@ from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_r
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
+from kernel_lsp.generate.codegen.rows.packed_columns import PackedColumnRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer
@@ -428,6 +429,9 @@ class GroupRenderer:
         chosen = chooser.choose(kernel.name)
         if kernel.uses_intrinsics and chooser.takes_exponentials():
             kernel.quick_type = one_floating_type(group)
+        if chosen.schedule.vector > 1 and not group.is_column_contiguous:
+            packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.captured)
+            return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
         group = with_lines(group, chosen.schedule.vector, self.captured)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))

@@ -86,7 +86,7 @@ def test_lines_that_share_an_operand_read_it_once(n: int, monkeypatch: pytest.Mo
         schedule={"f.shared_lines": n, "f.vector": 4},
         sizes=({}, {"B": 1}, {"B": 9}),
     )
-    assert f"blockIdx.y * {n}" in checked.text
+    assert f"first_line = blockIdx.x * {n}" in checked.text  # blocks that share the operand are neighbours
 
 
 def test_the_last_pass_of_a_shared_row_goes_backward_and_writes_what_needs_no_reduction() -> None:

@@ -52,6 +52,19 @@ def test_layer_norm_of_long_rows_is_one_launch(way: str) -> None:
     assert checked.n_kernels == 1
 
 
+@pytest.mark.parametrize("blocks", [8, 32, 64])
+def test_one_exchange_serves_both_sums_of_a_variance(blocks: int) -> None:
+    checked = check(
+        LAYER_NORM.replace("(4, 40, 64)", "(8, 16, 64)"),
+        symbol="M",
+        inputs=[tensor("x", 3, 8, 16, 64)],
+        schedule={"m.cached": 1, "m.blocks": blocks, "m.threads": 64, "m.vector": 2},
+        families=("normal", "constant_rows", "offset", "special_nan"),
+    )
+    assert "block_moments<64>(shifted_sum, squares, " in checked.text
+    assert f"parts_moments<{blocks}>(" in checked.text
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_group_norm_of_any_image(way: str) -> None:
     sizes = ({}, {"H": 3, "W": 7}, {"H": 2, "W": 2})

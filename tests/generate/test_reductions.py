@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kernel_lsp.generate import row_splits
 from tests.generate.harness import check, plan_text, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
@@ -51,6 +52,56 @@ def test_rows_side_by_side_in_wide_blocks(rows: int, threads: int, cached: int) 
     checked = check(text, inputs=[tensor("x", 2, 40, 133)], schedule=schedule, families=SPECIAL)
     assert f"ceil_div(B * D, {rows}), {rows * threads}" in checked.text
     assert ("x_row[item]" in checked.text) == bool(cached)
+
+
+@pytest.mark.parametrize(("vector", "threads", "dtype"), [(8, 16, "bf16"), (4, 8, "f32"), (2, 1, "f16"), (4, 2, "f32")])
+def test_threads_take_packs_of_rows_side_by_side(vector: int, threads: int, dtype: str) -> None:
+    checked = check(
+        "def f(x): return x.sum(1)",
+        inputs=[tensor("x", 3, 40, 96, dtype=dtype)],
+        schedule={"f.vector": vector, "f.threads": threads, "f.rows": 32},
+        families=SPECIAL,
+        sizes=({}, {"B": 1, "T": 7, "N": 8}),
+    )
+    assert f"packs of {vector} neighbouring rows" in checked.text
+    assert ("column_sums<" in checked.text) == (threads > 1)
+
+
+ROTATION = """
+def f(q, cos, sin):
+    first, second = q.chunk(2, -1)
+    return q * cos + torch.cat((-second, first), -1) * sin
+"""
+
+
+def rotated(dtype: str, *shape: int) -> list[object]:
+    return [tensor("q", *shape, dtype=dtype), *(tensor(name, *shape[-2:], dtype=dtype) for name in ("cos", "sin"))]
+
+
+@pytest.mark.parametrize(
+    ("vector", "threads", "dtype"), [(8, 16, "bf16"), (4, 8, "f32"), (2, 1, "f16"), (1, 4, "bf16")]
+)
+def test_results_join_the_sums_of_the_rows_that_they_read(
+    vector: int, threads: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_splits, "MIN_JOINED_ROWS", 0)
+    checked = check(
+        ROTATION,
+        inputs=rotated(dtype, 3, 4, 8, 32),
+        backward=True,
+        schedule={"f_backward.vector": vector, "f_backward.threads": threads, "f_backward.rows": 32},
+        sizes=({}, {"B": 1, "H": 3, "W": 48}),
+    )
+    assert checked.plan.backward is not None
+    assert len(checked.plan.backward.steps) == 1
+
+
+def test_gradients_of_a_large_rotation_read_memory_once_by_packs() -> None:
+    program = plan_text(ROTATION, inputs=rotated("bf16", 4, 32, 2048, 128), backward=True)
+    backward = program.render({}).partition("// op: f_backward")[2]
+    assert "// launch: f_backward<<<ceil_div(H * W, 256), 512>>>" in backward
+    apart = {f"f_backward.{name}.joined": 0 for name in ("sum", "sum_2")}
+    assert "f_backward_grad_q(block" in program.render(apart)  # a part of the launch
 
 
 def test_large_rows_side_by_side_stay_in_registers() -> None:

@@ -266,10 +266,13 @@ __device__ inline void grid_sync() {
         asm("mov.u32 %0, %%envreg1;" : "=r"(high));
         asm("mov.u32 %0, %%envreg2;" : "=r"(low));
         unsigned* counter = reinterpret_cast<unsigned*>((unsigned long long)high << 32 | low) + 1;
-        __threadfence();
-        const unsigned before = atomicAdd(counter, blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u);
-        while (((before ^ *(volatile unsigned*)counter) & 0x80000000u) == 0) {}
-        __threadfence();
+        const unsigned arrived = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+        unsigned before, now;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                     : "=r"(before) : "l"(counter), "r"(arrived) : "memory");
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+        } while (((before ^ now) & 0x80000000u) == 0);
     }
     __syncthreads();
 }

@@ -63,24 +63,29 @@ def fuse(
     sizes: Sizes,
     inlined: frozenset[Tensor] = frozenset(),
     everywhere: frozenset[Tensor] = frozenset(),
+    joined: frozenset[Tensor] = frozenset(),
 ) -> FusedGraph:
     """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves; those in
     `inlined` are computed where they are read; every block finds the reductions in `everywhere` for itself, as far as
-    row groups alone read them."""
+    row groups alone read them; results that read the rows of a reduction in `joined` join its kernel."""
     graph = DefinitionGraph(tensors, outputs, definitions, inlined)
     wanted = frozenset(tensor for tensor in everywhere if not graph.needs(tensor) and tensor not in outputs)
-    fused = _fused(graph, outputs, sizes, frozenset())
+    fused = _fused(graph, outputs, sizes, frozenset(), joined)
     assert fused is not None, "only what every block finds can fail to fuse"
-    repeated = _fused(graph, outputs, sizes, wanted) if wanted else None
+    repeated = _fused(graph, outputs, sizes, wanted, joined) if wanted else None
     return repeated if repeated is not None and len(repeated.groups) < len(fused.groups) else fused
 
 
 def _fused(
-    graph: DefinitionGraph, outputs: Sequence[Tensor], sizes: Sizes, everywhere: frozenset[Tensor]
+    graph: DefinitionGraph,
+    outputs: Sequence[Tensor],
+    sizes: Sizes,
+    everywhere: frozenset[Tensor],
+    joined: frozenset[Tensor],
 ) -> FusedGraph | None:
     """Return the groups; None where something other than a row group reads a reduction of `everywhere`, or a row group
     reads it under a mask, where it would be 0."""
-    progress = Progress(graph, sizes)
+    progress = Progress(graph, sizes, joined)
     progress.finish(list(everywhere))
     groups: list[Group] = []
     stored = set(outputs)

@@ -17,10 +17,10 @@ class NotReadyError(Exception):
 
 class Progress:
     """`computed` are the roots of the groups so far, `pending` those without a group; `hints` are the names of scalars
-    in the user's code."""
+    in the user's code. Results join a reduction in `joined` where they read its rows, which lie side by side."""
 
-    def __init__(self, graph: DefinitionGraph, sizes: Sizes) -> None:
-        self.graph, self.sizes = graph, sizes
+    def __init__(self, graph: DefinitionGraph, sizes: Sizes, joined: frozenset[Tensor] = frozenset()) -> None:
+        self.graph, self.sizes, self.joined = graph, sizes, joined
         self.computed: set[Tensor] = set()
         self.pending = [tensor for tensor in graph.live if graph.is_root(tensor)]
         self.hints: dict[bytes, str] = {}

@@ -222,10 +222,11 @@ class _RowDraft:
         graph = self.progress.graph
         if graph.needs(tensor) & set(self.roots):
             return True
-        # Threads that share a column load single elements: a kernel of its own moves packs.
+        # Few threads share a column: a kernel of its own has more.
         is_contiguous = not self.space.pattern or self.space.pattern[-1][0] == "r"
+        may_join = is_contiguous or any(entry.tensor in self.progress.joined for entry in self.reductions)
         is_of_rows = self.progress.sizes.same(tensor.n_elements, product(self.space.extents))
-        if is_contiguous and is_of_rows and self._reads_rows(tensor):
+        if may_join and is_of_rows and self._reads_rows(tensor):
             return True
         return any(tensor in self._inlined_by(reduction.tensor) for reduction in self.reductions)
 

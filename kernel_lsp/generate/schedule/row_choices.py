@@ -13,6 +13,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     MAX_STAGED_BYTES,
     WARP,
     RowSchedule,
+    can_pack_rows,
     can_share,
     is_valid_row_schedule,
     n_blocks_per_multiprocessor,
@@ -54,6 +55,8 @@ MAX_COLUMN_BLOCK = 512
 rows and 128 threads, 3055 us with 128 and 512."""
 CACHED_COLUMN_BLOCK = 256
 """The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
+MIN_PACKS_OF_ROWS = 64
+"""Minimum packs per multiprocessor of rows side by side: 16 threads of each fill half of it."""
 COLUMN_WAVES = 8
 """Minimum blocks per multiprocessor for wider blocks with rows side by side."""
 MAX_KEPT_EXPONENTIALS = 16384
@@ -180,9 +183,9 @@ class RowChooser:
 
     def widths(self) -> list[int]:
         """Return the numbers of neighbouring columns per load."""
-        if not self.group.is_column_contiguous:
-            return [1]
         size = self.n_columns
+        if not self.group.is_column_contiguous:
+            size = self._n_rows if can_pack_rows(self.group) else 1
         return [1, *(width for width in (2, 4, 8) if size and size % width == 0 and self._fits_a_pack(width))]
 
     def _fits_a_pack(self, width: int) -> bool:
@@ -241,7 +244,8 @@ class RowChooser:
 
     def _default_columns(self) -> RowSchedule:
         """Return the best schedule for rows side by side."""
-        n_rows, n_columns = self._n_rows, self.n_columns
+        vector = self._default_row_pack()
+        n_rows, n_columns = self._n_rows // vector, self.n_columns
         lanes = 1
         while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
             lanes *= 2
@@ -253,11 +257,19 @@ class RowChooser:
             schedule = self._with_cache(RowSchedule(more, width, 1, False))
             if schedule.cached:
                 return schedule
-        return RowSchedule(lanes, self._column_width(lanes, MAX_COLUMN_BLOCK), 1, False)
+        return RowSchedule(lanes, self._column_width(lanes, MAX_COLUMN_BLOCK, vector), vector, False)
 
-    def _column_width(self, lanes: int, threads: int) -> int:
-        """Return the rows of a block of up to `threads`, `lanes` per row, with which blocks keep the GPU busy."""
-        most = min(threads // lanes, self._n_rows // (COLUMN_WAVES * self.n_multiprocessors))
+    def _default_row_pack(self) -> int:
+        """Return 16 bytes' worth of neighbouring rows, where their sums fill the GPU by packs."""
+        if not can_pack_rows(self.group) or not (divides(8, self.group.row.extent) or self._is_large()):
+            return 1
+        most = self._n_rows // (MIN_PACKS_OF_ROWS * self.n_multiprocessors)
+        return max(w for w in self.widths() if w == 1 or (self.widest * w <= MAX_PACK_BYTES and w <= most))
+
+    def _column_width(self, lanes: int, threads: int, vector: int = 1) -> int:
+        """Return the packs of rows of a block of up to `threads`, `lanes` per pack, with which blocks keep the GPU
+        busy."""
+        most = min(threads // lanes, self._n_rows // (vector * COLUMN_WAVES * self.n_multiprocessors))
         return max(width for width in COLUMN_WIDTHS if width <= max(most, COLUMN_WIDTHS[0]))
 
     def _default_shared(self) -> RowSchedule | None:

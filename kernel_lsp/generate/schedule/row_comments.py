@@ -27,6 +27,8 @@ def _who(group: RowGroup, schedule: RowSchedule) -> str:
         return f"{schedule.blocks} blocks of {threads} threads per row in one cooperative grid"
     if schedule.blocks > 1:
         return f"A cluster of {schedule.blocks} blocks of {threads} threads per row"
+    if schedule.vector > 1 and not group.is_column_contiguous:
+        return f"Threads take packs of {schedule.vector} neighbouring rows, {threads} threads the columns of each"
     if threads == 1:
         return "One thread per row"
     if not group.is_column_contiguous:

@@ -210,7 +210,8 @@ def _render_shared_lines(
     size, n_lines = kernel.size("n", total), kernel.size("n_lines", line.extent)
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
-    scope.line(f"const {kernel.index_type} first_line = blockIdx.y * {schedule.unroll};")
+    place = "x" if schedule.has_many_lines else "y"
+    scope.line(f"const {kernel.index_type} first_line = blockIdx.{place} * {schedule.unroll};")
     _open_single(scope, schedule, "pack", str(int(size) // vector) if size.isdigit() else f"{size} / {vector}")
     packed = find_packed([store.scalar for store in stores], packing)
     loads = {access.digest: packing.load(scope, access) for access in packed if line not in access.variables}
@@ -224,7 +225,7 @@ def _render_shared_lines(
         multiples += write_packed(inner, packing, stores, known, captured)
     packs = packing.pack.extent
     width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
-    grid = (width, blocks_of(line.extent, schedule.unroll))
+    grid = schedule.grid(width, (blocks_of(line.extent, schedule.unroll),))
     conditions = (*divisible(total, vector), *multiple_conditions(multiples), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 

@@ -169,6 +169,10 @@ class LineRowRenderer(SharedRowRenderer):
         ]
         super()._finish_pass([entry for entry, _ in own], [accumulator for _, accumulator in own])
 
+    def _count_of_warps(self, entries: Sequence[RowReduction]) -> str:
+        """Return nothing: the sums of lines are combined with the first sum."""
+        return ""
+
     def _combine_together(self, accumulators: Sequence[RunningValue]) -> list[Accumulator]:
         """Add up the sums of the row and of its lines over the threads of a block."""
         pending, self._pending = self._pending, []

@@ -92,6 +92,18 @@ def can_share(group: RowGroup) -> bool:
     )
 
 
+def can_pack_rows(group: RowGroup) -> bool:
+    """Return True if threads may take packs of the group's rows, which lie side by side: one pass finds plain sums."""
+    return (
+        not group.is_column_contiguous
+        and not group.wholes
+        and bool(group.reductions)
+        and all(entry.kind == "sum" and entry.level == 0 for entry in group.reductions)
+        and all(entry.tensor.dtype in (DType.F32, DType.F16, DType.BF16) for entry in group.reductions)
+        and all(level == 0 for level, _ in group.stores)
+    )
+
+
 def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int = 4) -> bool:
     """Check that the schedule fits a block and the layout. `itemsize` is that of the widest tensor that the schedule
     keeps in registers."""
@@ -102,8 +114,10 @@ def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int 
     if schedule.staged and not (schedule.cached and schedule.is_grid):
         return False
     if not group.is_column_contiguous:
-        if schedule.rows not in COLUMN_WIDTHS or schedule.vector != 1 or schedule.threads > WARP:
+        if schedule.rows not in COLUMN_WIDTHS or schedule.threads > WARP:
             return False
+        if schedule.vector > 1:
+            return can_pack_rows(group) and not schedule.cached
     elif schedule.threads > WARP and (schedule.rows != 1 or schedule.threads % WARP):
         return False
     n_columns = group.column.extent.constant

@@ -126,6 +126,26 @@ __device__ inline {T} column_{kind}({T} value) {
     return result;
 }
 
+//@ column_sums
+// Adds up the arrays of threads that are WIDTH apart; those of the first WIDTH threads get the sums of their column.
+template <int LANES, int WIDTH, int N>
+__device__ inline void column_sums({T} (&values)[N]) {
+    __shared__ {T} of_lane[LANES][N * WIDTH];
+    const int column = threadIdx.x % WIDTH;
+    #pragma unroll
+    for (int n = 0; n < N; ++n) of_lane[threadIdx.x / WIDTH][n * WIDTH + column] = values[n];
+    __syncthreads();
+    for (int i = threadIdx.x; i < N * WIDTH; i += LANES * WIDTH) {
+        {T} sum = of_lane[0][i];
+        for (int lane = 1; lane < LANES; ++lane) sum += of_lane[lane][i];
+        of_lane[0][i] = sum;
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int n = 0; n < N; ++n) values[n] = of_lane[0][n * WIDTH + column];
+    __syncthreads();
+}
+
 //@ column_argmax
 template <int LANES, int WIDTH>
 __device__ inline void column_argmax({T}& best, int& best_index) {
@@ -173,6 +193,50 @@ __device__ inline float parts_squares(const float* squares, const float* sums, f
         total += squares[part] + count * distance * distance;
     }
     return warp_sum<32>(total);
+}
+
+//@ block_moments
+// The first warp gets the sum over a block of THREADS, and the sum of squared distances from its mean, where `sum` and
+// `squares` are a warp's own, of `count` elements, and relative to its mean (Chan et al.). One barrier serves both.
+template <int THREADS>
+__device__ inline void block_moments(float& sum, float& squares, float count) {
+    __shared__ float of_warp[2][32];
+    squares = warp_sum<32>(squares);
+    if (threadIdx.x % 32 == 0) {
+        of_warp[0][threadIdx.x / 32] = sum;
+        of_warp[1][threadIdx.x / 32] = squares;
+    }
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    const float own = of_warp[0][threadIdx.x % (THREADS / 32)];
+    sum = warp_sum<THREADS / 32>(own);
+    const float distance = own / count - sum / (count * (THREADS / 32));
+    squares = of_warp[1][threadIdx.x % (THREADS / 32)] + count * distance * distance;
+    squares = warp_sum<THREADS / 32>(squares);
+}
+
+//@ parts_moments
+// The sum of what the blocks of a row found, and the sum of squared distances from the row's mean, where each block has
+// `count` elements and squares relative to its own mean (Chan et al.). All loads are in flight together.
+template <int BLOCKS>
+__device__ inline void parts_moments(const float* sums, const float* parts, float count, float& sum, float& squares) {
+    constexpr int N = (BLOCKS + 31) / 32;
+    float own[N], own_squares[N];
+    #pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const int part = n * 32 + threadIdx.x % 32;
+        own[n] = part < BLOCKS ? sums[part] : 0.0f;
+        own_squares[n] = part < BLOCKS ? parts[part] : 0.0f;
+    }
+    sum = 0.0f;
+    for (int n = 0; n < N; ++n) sum += own[n];
+    sum = warp_sum<32>(sum);
+    squares = 0.0f;
+    for (int n = 0; n < N; ++n) {
+        const float distance = own[n] / count - sum / (count * BLOCKS);
+        squares += n * 32 + threadIdx.x % 32 < BLOCKS ? own_squares[n] + count * distance * distance : 0.0f;
+    }
+    squares = warp_sum<32>(squares);
 }
 
 //@ parts_even_squares

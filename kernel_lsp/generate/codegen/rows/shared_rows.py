@@ -18,7 +18,7 @@ from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
-from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
@@ -52,6 +52,7 @@ class SharedRowRenderer(RowRenderer):
         self._is_ahead = False
         self._has_met = False
         self._own_peaks: dict[Pair, str] = {}
+        self._warp_count = ""
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
@@ -160,13 +161,17 @@ class SharedRowRenderer(RowRenderer):
         if not entries:
             return
         found: dict[RowReduction, str] = {}
+        self._warp_count = self._count_of_warps(entries)
         together = self._combine_together(accumulators)
         for entry, accumulator in zip(entries, accumulators, strict=True):
             if isinstance(accumulator, OnlinePair):
                 pair = accumulator.pair
                 found[pair.first], found[pair.second] = self._combine_pair(accumulator, self._part_count())
                 continue
-            if accumulator not in together:
+            if self._warp_count:
+                helper = self.kernel.use("warp_sum", entry.tensor.dtype)
+                self.scope.line(f"{accumulator.name} = {helper}<32>({accumulator.name});")
+            elif accumulator not in together:
                 self._combine(entry, accumulator)
             found[entry] = accumulator.name
         found |= self._found_of_lines()
@@ -198,6 +203,11 @@ class SharedRowRenderer(RowRenderer):
             assert isinstance(accumulator, Accumulator)
             swept[pair.second] = accumulator
             found[pair.second] = accumulator.name
+        if self._warp_count:
+            names = ", ".join(found.values())
+            helper = self.kernel.use("block_moments")
+            self.scope.line(f"{helper}<{self.schedule.threads}>({names}, {self._warp_count});")
+            return
         together = self._combine_together(list(swept.values()))
         for entry, accumulator in swept.items():
             if accumulator not in together:
@@ -208,11 +218,22 @@ class SharedRowRenderer(RowRenderer):
         return self.scope.declare("part_peak", "float", f"{peak} == -CUDART_INF_F ? 0.0f : {peak}")
 
     def _part_mean(self, pair: Pair, first: str) -> str:
-        """Declare the mean of the block's part of the row."""
+        """Declare the mean of the block's part of the row, or of the warp's."""
         offset = ""
         if pair.offset is not None:
             offset = f"{self.scope.value(pair.offset).text} + "
-        return self.scope.declare("part_mean", "float", f"{offset}{first} / {self._part_count()}")
+        return self.scope.declare("part_mean", "float", f"{offset}{first} / {self._warp_count or self._part_count()}")
+
+    def _count_of_warps(self, entries: Sequence[RowReduction]) -> str:
+        """Return the number of columns of a warp where a block combines both sums of a variance at once; nothing where
+        it combines one after the other."""
+        constant = self.group.column.extent.constant
+        firsts = [pair.first for pair in self.pairs if pair.kind == "moments"]
+        if constant is None or constant % (self.schedule.stride * self.schedule.vector):
+            return ""
+        if not self.schedule.cached or len(entries) != 1 or entries[0] not in firsts:
+            return ""
+        return f"{constant // (self.schedule.stride // WARP)}.0f"
 
     def _part_count(self) -> str:
         """Return the number of columns of this block as a float, at least 1."""
@@ -291,6 +312,22 @@ class SharedRowRenderer(RowRenderer):
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Combine the partial results of the blocks, and name the totals."""
+        if self._warp_count:
+            (first, total), (second, squares) = found.items()
+            helper = self.kernel.use("parts_moments")
+            arguments = f"{parts[first]}, {parts[second]}, {self._part_count()}, {total}, {squares}"
+            self.scope.line(f"{helper}<{self.schedule.blocks}>({arguments});")
+        else:
+            self._combine_each(found, parts)
+        for entry, name in found.items():
+            self._bind(entry, Text(name, ATOM))
+        for pair, own in self._own_peaks.items():
+            if pair.first in found:
+                factor = self.scope.declare("kept_factor", "float", f"expf({own} - {found[pair.first]})")
+                self.kept.correct(pair.second.tensor, factor)
+
+    def _combine_each(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
+        """Combine the parts of one reduction after the other."""
         seconds = {pair.second: pair for pair in self.pairs}
         for entry, name in found.items():
             if entry in seconds:
@@ -299,12 +336,6 @@ class SharedRowRenderer(RowRenderer):
                 kind = {"any": "max", "all": "min"}.get(entry.kind, entry.kind)
                 call = f"{self.kernel.use(f'parts_{kind}', entry.tensor.dtype)}<{self.schedule.blocks}>({parts[entry]})"
             self.scope.line(f"{name} = {call};")
-        for entry, name in found.items():
-            self._bind(entry, Text(name, ATOM))
-        for pair, own in self._own_peaks.items():
-            if pair.first in found:
-                factor = self.scope.declare("kept_factor", "float", f"expf({own} - {found[pair.first]})")
-                self.kept.correct(pair.second.tensor, factor)
 
     def _pair_call(self, pair: Pair, parts: dict[RowReduction, str], found: dict[RowReduction, str]) -> str:
         schedule, total = self.schedule, found[pair.first]
