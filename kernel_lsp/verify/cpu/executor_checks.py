@@ -78,8 +78,7 @@ N_POISONED = 2
 """Cases that read uninitialised shared memory and run again over other bytes, the smallest first."""
 NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 4 << 30
-"""Maximum bytes of all tensors of the captured case, which the executor maps, for an estimate beside a measured time.
-Seven candidates with 14 GiB were on executors for 6.2 s each, and one without an estimate for 1.3 (H200, 16 cores)."""
+"""Maximum bytes of all tensors of the captured case for an estimate beside a measured time: the executor maps them."""
 FULL_BUDGET_S = 25.0
 """Seconds per operation. Once it is spent, the remaining cases run from the smallest on."""
 REST_BUDGET_S = 15.0
