@@ -70,6 +70,9 @@ class Kept(Generic[Key, Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key)
 

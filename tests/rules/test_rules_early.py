@@ -52,10 +52,30 @@ def test_a_patient_check_tells_nothing_early(monkeypatch: pytest.MonkeyPatch) ->
     assert early(FOUND.format(1) * 3) == []
 
 
-def test_an_editor_hears_early_of_a_text_that_is_new_alone() -> None:
-    """Publish no part for a file that has findings: a part would take away the others for a moment."""
+def test_an_editor_hears_early_of_a_new_text_and_of_a_slow_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish no part of a fast analysis after an edit: it would take away the other findings for a moment."""
     told: list[Analysis] = []
     text = FOUND.format(1) + CLEAN.format(2)
     for edited in (text, text.replace("clean2", "clean3")):
         analyst.analyse("cuda", "/w/early.cu", edited, soon=told.append)
     assert len(told) == 1
+    monkeypatch.setattr(checking, "EDITED_SOON_S", -1.0)
+    analyst.analyse("cuda", "/w/early.cu", text.replace("clean2", "clean4"), soon=told.append)
+    assert len(told) == 2
+
+
+def test_an_edit_is_heard_of_before_what_depends_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The edited function is checked first, callers have no finding of the text before, and unrelated ones keep
+    theirs."""
+    monkeypatch.setattr(checking, "EDITED_SOON_S", -1.0)
+    monkeypatch.setattr(checking, "AGAIN_S", 60.0)
+    caller = FOUND.format(1).replace("x * 0.5", "last4(x) * 0.5")
+    text = CLEAN.format(0) + caller + caller.replace("found1", "found2") + FOUND.format(3)
+    text += FOUND.format(4).replace("found4", "last4")
+    tree = cuda.parse(text)
+    assert len(cuda.check(text, tree=tree)) > 3
+    edited = text.replace("x * 0.5 + 4", "x * 0.25 + 4")
+    told: list[tuple[RuleFinding, ...]] = []
+    found = cuda.check(edited, tree=cuda.parse(edited, tree), soon=told.append)
+    assert {each.range.start_line for each in told[0]} == {3, 4}
+    assert set(told[0]) < set(found)

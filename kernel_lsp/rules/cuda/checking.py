@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from time import monotonic
 
@@ -19,6 +19,7 @@ from kernel_lsp.rules.cuda.function_summary import (
 )
 from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.kernel_texts import identifiers_in
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature, start_values, widths
@@ -48,9 +49,9 @@ FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
 """Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
 MAX_FINDINGS = 500
 """Maximum findings per file. An editor shows no more usefully."""
-SOON_S = 0.03
-"""Time limit in seconds after parsing, before early findings are reported. With parsing it takes a third of the 150
-ms that typing should wait at most."""
+SOON_S, EDITED_SOON_S, AGAIN_S = 0.03, 0.1, 0.15
+"""Seconds until the first early findings of a new text, until those after an edit, and until the next ones. With
+parsing, an edit then waits for 150 ms at most."""
 MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES = 16384, 8 << 20
 """Maximum cached functions and bytes over all files. The count covers three files of 5,000 lines with a function on
 each line. The bytes include the texts, which are the keys: eight files of 5,000 lines fit, with the maximum number
@@ -65,20 +66,25 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     text. Findings of the launch plan are included (KL235 to KL237), so no other caller needs to report them. A line
     that ends in ``// NOLINT`` or ``// NOLINT(KL205)`` suppresses all findings or those of that code.
 
-    If a check takes longer than `SOON_S`, `soon` is called at most once with the findings so far.
+    If a check takes longer than that, `soon` is called with the findings so far: all of the edited function, and those
+    of the others that hold for this text.
     """
-    started_s = monotonic()
     parsed = tree if tree is not None and tree.text == text else parse(text)
     file = read_outline(parsed)
     functions: list[FunctionFacts] = []
     n_found = 0
-    for function in _Reading(file).all_facts():
+    reading = _Reading(file)
+    next_s = monotonic() + (SOON_S if parsed.edited_at is None else EDITED_SOON_S)
+    for definition in file.definitions if parsed.edited_at is not None else ():
+        if definition.outer.start_byte <= parsed.edited_at <= definition.outer.end_byte:
+            reading.facts(definition)
+    for function in reading.all_facts():
         functions.append(function)
         n_found += len(function.findings)
-        is_more = n_found and len(functions) < len(file.definitions)
-        if soon is not None and is_more and monotonic() - started_s > SOON_S:
-            _tell(soon, functions, parsed)
-            soon = None
+        is_more = (n_found or parsed.edited_at is not None) and len(functions) < len(file.definitions)
+        if soon is not None and is_more and monotonic() > next_s:
+            _tell(soon, [*functions, *reading.known_behind(function)], parsed)
+            next_s = monotonic() + AGAIN_S
     facts = FileFacts(tuple(functions), read_plan(file), "cudaFuncSetAttribute" in text)
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(facts)]
@@ -131,24 +137,8 @@ class _Reading:
         self.file = file
         self.is_full = False
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        kernels = (file.unchecked_kernels, file.tail_checked_kernels, file.dynamic_shared_bytes)
-        named = (file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators)
-        sized = (file.structure_arrays, file.constant_arrays, file.structure_bytes)
-        arrays = tuple(frozenset(each.items()) for each in sized)
-        host = (file.structures, file.device_symbols, file.bound_functions, file.axis_sizes, file.host_functions)
-        pointers = (file.allocated_sides, file.member_pointers, file.member_integers)
-        meeting = (file.barrier_free_functions, file.barrier_functions)
         self.helper_places: tuple[int | bytes, ...] = (*file.helper_lines, *file.helper_texts.values())
-        self.visible = (
-            file.fits_its_launches,
-            kernels,
-            named,
-            arrays,
-            host,
-            pointers,
-            meeting,
-            _interned(file.context),
-        )
+        self.facts_by_name = _facts_by_name(file)
 
     def all_facts(self) -> Iterator[FunctionFacts]:
         """Yield the facts of every function. Functions after the last finding that will be shown are not checked,
@@ -176,6 +166,13 @@ class _Reading:
         _kept.keep(key, (first_line, facts, others))
         return facts
 
+    def known_behind(self, function: FunctionFacts) -> Iterator[FunctionFacts]:
+        """Yield the cached facts of the functions after one, as far as they hold for this text."""
+        for definition in self.file.definitions:
+            first_line, column = self.file.parsed.position(definition.outer.start_byte)
+            if first_line > function.name_range.end_line and self.key(definition, column) in _kept:
+                yield from self.facts(definition)
+
     def key(self, definition: Definition, column: int) -> tuple:
         node, outer = definition.node, definition.outer
         text = self.file.parsed.data[outer.start_byte : outer.end_byte]
@@ -188,8 +185,16 @@ class _Reading:
             definition.is_conditionally_compiled,
             has_launch_bounds(self.file, node, node.start_byte),
             self.repeated(definition),
-            *self.visible,
+            self.file.fits_its_launches,
+            self.file.host_functions,
+            self.seen_by(text),
         )
+
+    def seen_by(self, text: bytes) -> frozenset[tuple]:
+        """Return the facts of the file about names that a function, or one that it calls, mentions."""
+        texts = (text, *self.file.helpers_of(text)) if self.file.helper_texts else (text,)
+        known = self.facts_by_name
+        return frozenset((name, known[name]) for each in texts for name in identifiers_in(each) & known.keys())
 
     def simulated_with(self, definition: Definition, text: bytes) -> tuple:
         """Return what else a kernel's simulation depends on: its launches, and the functions that it calls."""
@@ -238,6 +243,23 @@ class _Reading:
         return selected
 
 
+def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
+    """Return all that the file says about each name. An edit then concerns only the functions that mention one."""
+    tables: tuple[Iterable, ...] = (
+        *(file.constants.items(), file.declared, file.unchecked_kernels, file.tail_checked_kernels),
+        *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
+        *(file.constant_arrays.items(), file.structure_bytes.items(), file.structures, file.device_symbols),
+        *(file.bound_functions, file.axis_sizes, file.allocated_sides, file.member_pointers, file.member_integers),
+        *(file.barrier_free_functions, file.barrier_functions),
+        ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
+    )
+    found: dict[str, list] = {}
+    for place, table in enumerate(tables):
+        for row in table:
+            found.setdefault(row if isinstance(row, str) else row[0], []).append((place, row))
+    return {name: tuple(sorted(rows, key=repr)) for name, rows in found.items()}
+
+
 _LAYOUT = re.compile(rb"//[^\n]*|\s+")
 
 
@@ -251,12 +273,6 @@ def _without_layout(text: bytes) -> bytes:
 def _moved(placed: Placed, first_line: int) -> Facts:
     n_lines = first_line - placed[0]
     return tuple(facts.shifted(n_lines) for facts in placed[1])
-
-
-@lru_cache(maxsize=16)
-def _interned(context: tuple) -> tuple:
-    """Return the first equal context. The keys of one file then share one object, which makes their comparison fast."""
-    return context
 
 
 _NOLINT = re.compile(rb"//.*\bNOLINT\b(?:\((?P<codes>[^)]*)\))?")

@@ -79,11 +79,6 @@ class CudaFile:
         self.declared: set[str] = set()
 
     @once
-    def context(self) -> tuple[frozenset, frozenset]:
-        """The declarations that a function can see."""
-        return frozenset(self.constants.items()), frozenset(self.declared)
-
-    @once
     def launch_bounds_at(self) -> list[int]:
         """The positions of launch bounds, or of a macro named after them."""
         return [found.start() for found in re.finditer(_LAUNCH_BOUNDS, self.parsed.data.lower())]

@@ -33,6 +33,8 @@ class ParsedCuda:
     def __init__(self, text: str, data: bytes, tree: Tree) -> None:
         self.text, self.data, self.tree = text, data, tree
         self.ascii_text = data.decode("ascii") if data.isascii() else None
+        self.edited_at: int | None = None
+        """The offset of the first byte that differs from the text before; None for a text without one."""
 
     @once
     def starts(self) -> tuple[int, ...]:
@@ -88,7 +90,9 @@ def parse(text: str, previous: ParsedCuda | None = None) -> ParsedCuda:
     data = _readable(text.encode("utf-8", errors="replace"))
     if previous is None:
         return ParsedCuda(text, data, _parser().parse(data))
-    return ParsedCuda(text, data, _parser().parse(data, _edited(previous, data)))
+    parsed = ParsedCuda(text, data, _parser().parse(data, _edited(previous, data)))
+    parsed.edited_at = _common_prefix(previous.data, data)
+    return parsed
 
 
 @lru_cache(maxsize=1)

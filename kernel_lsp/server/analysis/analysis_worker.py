@@ -83,7 +83,7 @@ def analyse(
     language: str, path: str, text: str, above: Sequence[str] = (), soon: Callable[[Analysis], None] = lambda _: None
 ) -> Analysis:
     """Analyse a text; an unsupported language gets an empty analysis. `above` are the notebook cells above the text:
-    they are in scope but not analysed. `soon` receives early partial results of a long, unseen text."""
+    they are in scope but not analysed. `soon` receives early partial results of a text whose analysis takes long."""
     if language == "python" and above:
         together = "\n".join(map(without_magics, (*above, text)))
         return below(_analyse_python(Path(path), together), sum(cell.count("\n") + 1 for cell in above))
@@ -119,7 +119,7 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
     plan = parse_plan(text).plan
     n_threads = _block_sizes(plan) if plan is not None else {}
     return Analysis(
-        findings=cuda.check(text, tree=tree, soon=None if previous is not None else lambda f: soon(Analysis(f))),
+        findings=cuda.check(text, tree=tree, soon=lambda found: soon(Analysis(found))),
         kernels=tuple(
             Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0)) for k in _kernels_in(tree)
         ),
