@@ -213,3 +213,71 @@ def test_a_slice_of_a_sort_is_topk(body: str, is_found: bool) -> None:
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     text = f"import torch\n\ndef f(x: torch.Tensor, k: int, names: list):\n{lines}"
     assert ("KL129" in {found.code for found in pytorch.check(text)}) is is_found
+
+
+ONE_EACH = """
+__global__ void fill(float* __restrict__ out, int n) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = 1.0f;
+}}
+void run(float* out, int n, int most) {{
+    const int threads = 256;
+    {sizes}
+    fill<<<blocks, threads>>>(out, n);
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_found"),
+    [
+        ("int blocks = (n + threads - 1) / threads;", False),
+        ("int blocks = std::min((n + threads - 1) / threads, most);", True),
+        ("int blocks = static_cast<int>(std::ceil(n / threads));", True),
+        ("int blocks = static_cast<int>(std::ceil(static_cast<float>(n) / threads));", False),
+        ("float m = n; int blocks = static_cast<int>(std::ceil(m / threads));", False),
+    ],
+)
+def test_a_grid_covers_its_elements(sizes: str, is_found: bool) -> None:
+    assert ("KL256" in codes(ONE_EACH.format(sizes=sizes))) is is_found
+
+
+@pytest.mark.parametrize(("body", "is_found"), [("sum += v;", True), ("sum = v;", False), ("v += sum;", True)])
+def test_a_reference_to_a_variable_without_a_value_is_not_read(body: str, is_found: bool) -> None:
+    text = (
+        f"__device__ void add(float& sum, float v) {{ {body} }}\n"
+        "__global__ void k(float* x) { float sum, other = 0.0f; add(sum, x[threadIdx.x]); \n"
+        "x[threadIdx.x] += sum + other; }\n"
+    )
+    assert ("KL271" in codes(text)) is is_found
+
+
+def test_a_row_of_a_tile_under_another_name_may_set_it() -> None:
+    text = (
+        "__global__ void k(float* x) { __shared__ float tile[4][32][33]; float(*mine)[33] = tile[threadIdx.y];\n"
+        "mine[0][threadIdx.x] = x[threadIdx.x]; __syncwarp(); x[threadIdx.x] = mine[0][31 - threadIdx.x]; }\n"
+    )
+    assert "KL248" not in codes(text)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_found"),
+    [
+        ("total = total + loss / 8", True),
+        ("total += loss / 8", True),
+        ("total = total + loss.detach() / 8", False),
+        ("total = other + loss", False),
+    ],
+)
+def test_a_scaled_loss_keeps_its_graph(statement: str, is_found: bool) -> None:
+    text = (
+        "import torch\n\ndef f(model, batches, other):\n    total = 0.0\n    for x in batches:\n"
+        f"        loss = model(x).mean()\n        loss.backward()\n        {statement}\n    return total\n"
+    )
+    assert ("KL157" in {found.code for found in pytorch.check(text)}) is is_found
+
+
+@pytest.mark.parametrize(("call", "is_found"), [("model.encode(x)", True), ("model.to(x)", False)])
+def test_a_part_of_an_evaluated_model_records_gradients(call: str, is_found: bool) -> None:
+    text = f"import torch\n\ndef f(model, x):\n    model.eval()\n    return {call}\n"
+    assert ("KL150" in {found.code for found in pytorch.check(text)}) is is_found

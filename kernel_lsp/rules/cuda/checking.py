@@ -75,8 +75,9 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     n_found = 0
     reading = _Reading(file)
     next_s = monotonic() + (SOON_S if parsed.edited_at is None else EDITED_SOON_S)
-    for definition in file.definitions if parsed.edited_at is not None else ():
-        if definition.outer.start_byte <= parsed.edited_at <= definition.outer.end_byte:
+    for definition in file.definitions:
+        outer = definition.outer
+        if parsed.edited_at is not None and outer.start_byte <= parsed.edited_at <= outer.end_byte:
             reading.facts(definition)
     for function in reading.all_facts():
         functions.append(function)

@@ -18,7 +18,7 @@ from kernel_lsp.rules.pytorch.declare import (
     unsafe_rewrite,
 )
 from kernel_lsp.rules.pytorch.scopes import Scope
-from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.rule import Hit, words
 
 _NO_GRADIENT = ("no_grad", "inference_mode", "set_grad_enabled")
 _RENAMED = {
@@ -41,6 +41,15 @@ _REPLACED = {
     "torch.nn.functional.upsample_bilinear": "`torch.nn.functional.interpolate`",
     "torch.set_default_tensor_type": "`torch.set_default_dtype` and `torch.set_default_device`",
 }
+_NO_FORWARD = words(
+    """
+    eval train to cuda cpu half float bfloat16 double type apply requires_grad_ parameters named_parameters buffers
+    named_buffers modules named_modules children named_children state_dict load_state_dict register_buffer
+    register_module register_parameter add_module get_submodule get_parameter zero_grad generate save_pretrained
+    compile register_forward_hook register_forward_pre_hook set_adapter load_adapter share_memory predict sample fit
+    """
+)
+"""Methods of a module that compute nothing, or that turn gradients off themselves."""
 _KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
 """Methods that return the module itself."""
 _TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor")
@@ -79,7 +88,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
     evaluated |= {ast.dump(ast.Name(name, ast.Load())) for name in scope.assigned if _is_made_evaluated(name, scope)}
     seen: set[str] = set()
     for call in scope.calls if evaluated else ():
-        model = ast.dump(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+        model = ast.dump(_model_of(call)) if isinstance(call.func, ast.Name | ast.Attribute) else ""
         if model in evaluated and model not in seen and call.args:
             seen.add(model)
             yield hit(scope, call, "autograd records in inference code: use `torch.inference_mode()`")
@@ -362,13 +371,20 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
 
 
 def _kept(statement: ast.stmt) -> ast.expr | None:
-    """Return the value that ``total += loss`` or ``losses.append(loss)`` retains; None for other statements."""
+    """Return the value that ``total += loss``, ``total = total + loss`` or ``losses.append(loss)`` retains, or None."""
     match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(left=ast.Name(id=left), op=ast.Add(), right=loss)):
+            return _unscaled(loss) if name == left else None
         case ast.AugAssign(op=ast.Add(), value=loss):
-            return loss
+            return _unscaled(loss)
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"), args=[loss], keywords=[])):
             return loss
     return None
+
+
+def _unscaled(loss: ast.expr) -> ast.expr:
+    """Return the loss in ``loss / n``."""
+    return loss.left if isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Div | ast.Mult) else loss
 
 
 def _turns_gradients_off(scope: Scope) -> bool:
@@ -392,6 +408,14 @@ def _is_method(call: ast.Call, name: str) -> bool:
 def _object_of(call: ast.Call, method: str) -> ast.expr | None:
     """Return the object whose method a call is; None for another call."""
     return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == method else None
+
+
+def _model_of(call: ast.Call) -> ast.expr:
+    """Return the model that a call runs: ``model(x)``, or a method of it that may be a part of its forward."""
+    is_part = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
+    if not is_part or call.func.attr in _NO_FORWARD:  # type: ignore[attr-defined]  # an attribute
+        return call.func
+    return call.func.value  # type: ignore[attr-defined]
 
 
 def _evaluated(call: ast.Call) -> ast.expr | None:

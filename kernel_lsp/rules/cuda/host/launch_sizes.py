@@ -68,6 +68,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         if len(parts) < 2:
             continue
         message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
+        message = message or _truncated(function, parts[0]) or _capped(function, call, parts[0])
         message = message or _exchanged(function, parts) or _too_large(function, parts) or _without_tail(function, call)
         message = message or _rounded_up(function, call, parts)
         if message:
@@ -113,6 +114,35 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
             rest = f"{function.source(left)} % {divisor or function.source(right)}"
             return f"grid rounds down: the last `{rest}` elements have no thread, round it up"
     return ""
+
+
+_CEILING = re.compile(r"\bceilf?\(\s*((?:\w+|\w+\.size\(\))\s*/\s*\w+)\s*\)")
+
+
+def _truncated(function: Function, grid: Node) -> str:
+    """Return the message for ``ceil(n / 256)`` of integers, or an empty text."""
+    for found in _CEILING.finditer(expanded(function, grid)):
+        left, right = (side.strip() for side in found[1].split("/"))
+        if all(_is_integer(function, each) for each in (left, right)):
+            return f"grid rounds down: `{found[1]}` divides integers before it is rounded up"
+    return ""
+
+
+_MINIMUM = re.compile(r"\bmin\s*(?:<[\w\s:]*>)?\(")
+
+
+def _capped(function: Function, call: Node, grid: Node) -> str:
+    """Return the message for a grid of at most so many blocks of a kernel without a loop, or an empty text."""
+    kernel = function.callee(call)
+    is_capped = kernel in function.file.tail_checked_kernels and _MINIMUM.search(expanded(function, grid))
+    return f"grid is capped, and `{kernel}` handles one element per thread: loop over the grid" if is_capped else ""
+
+
+def _is_integer(function: Function, text: str) -> bool:
+    """Return whether a text is an integer: a literal, ``x.size()`` or a name for one."""
+    known = function.named(text)
+    is_constant = text.isdigit() or text in function.file.constants or text.endswith(".size()")
+    return all(variable.is_integer for variable in known) if known else is_constant
 
 
 def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Node, str] | None:

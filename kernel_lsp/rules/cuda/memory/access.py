@@ -29,6 +29,8 @@ N_BANKS = 32
 BANK_BYTES = 4
 """Width of a shared-memory bank in bytes. There are 32 banks (CUDA C++ Programming Guide, compute capability 5.x and
 later)."""
+MAX_BLOCK_THREADS = 1024
+"""A block's index times a constant of at most as much counts threads, as `blockIdx.x * blockDim.x` does."""
 _NARROW_INDICES = ("int", "int32_t", "unsigned", "unsigned int", "uint32_t")
 _WIDE_CASTS = ("size_t", "long long", "int64_t", "uint64_t", "ptrdiff_t", "long")
 _WIDE_LITERAL = re.compile(r"\b\d[\d'a-fA-FxX]*[uU]?[lL]")
@@ -426,7 +428,9 @@ def _first_factor(product: Node) -> Node | None:
 def _is_narrow_index_product(function: Function, product: Node) -> bool:
     names, loaded = function.names_in(product), _loaded_indices(function, product)
     is_of_grid = "gridDim" in names or not names.isdisjoint(block_names(function))
-    if "size_t" in names or not (is_of_grid or loaded):
+    factors = (product.child_by_field_id(fields.LEFT), product.child_by_field_id(fields.RIGHT))
+    is_of_blocks = any((function.constant(factor) or MAX_BLOCK_THREADS + 1) <= MAX_BLOCK_THREADS for factor in factors)
+    if "size_t" in names or not (is_of_grid or loaded) or (is_of_blocks and not loaded):
         return False
     known = THREAD_SOURCES | BLOCK_SOURCES | {"blockDim", "gridDim", "x", "y", "z"}
     for name in names - known:

@@ -74,22 +74,22 @@ def _first_use(kernel: Function, array: Variable) -> Node | None:
         node = kernel.body.descendant_for_byte_range(start, start + length)
         if node is None or node.type != "identifier" or start == array.name_node.start_byte:
             continue
-        element = _element(kernel, node) if array.is_array else node
+        element = _element(kernel, node, len(array.sizes)) if array.is_array else node
         if element is None or not _only_reads_or_adds(kernel, element):
             return None
         first = first or element
     return first
 
 
-def _element(kernel: Function, name: Node) -> Node | None:
-    """Return the whole subscript around the array's name, None where the array itself is passed on."""
-    node, parent = name, kernel.parent(name)
+def _element(kernel: Function, name: Node, n_dims: int) -> Node | None:
+    """Return the whole subscript around the array's name, None where the array itself, or a row, is passed on."""
+    node, parent, n_indices = name, kernel.parent(name), 0
     while parent is not None and parent.type == "subscript_expression":
         argument = parent.child_by_field_id(fields.ARGUMENT)
         if argument is None or argument.id != node.id:
             break
-        node, parent = parent, kernel.parent(parent)
-    return node if node.id != name.id else None
+        node, parent, n_indices = parent, kernel.parent(parent), n_indices + 1
+    return node if n_indices == n_dims else None
 
 
 def _only_reads_or_adds(kernel: Function, element: Node) -> bool:

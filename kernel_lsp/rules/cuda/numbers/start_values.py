@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.variables import Variable, type_bytes
+from kernel_lsp.rules.cuda.variables import Variable, parameters_of, type_bytes
 from kernel_lsp.rules.rule import Hit
 
 _ZERO = re.compile(r"[-+]?0(?:\.0*)?[fFlLuU]*|(?:\w+\()?0(?:\.0*)?f?\)")
@@ -83,6 +83,10 @@ def _without_value(function: Function, variable: Variable) -> Iterator[Hit]:
     first = next(places, None)
     node = None if first is None else function.body.descendant_for_byte_range(first, first + len(variable.name))
     write = function.parent(node)
+    if node is not None and write is not None and write.type == "argument_list":
+        if _reads_reference(function, write, node):
+            yield hit(function.file, node, f"`{variable.name}` has no value yet: set it where it is declared")
+        return
     if node is None or write is None or write.type != "assignment_expression":
         return
     left = write.child_by_field_id(fields.LEFT)
@@ -92,6 +96,19 @@ def _without_value(function: Function, variable: Variable) -> Iterator[Hit]:
     reads_itself = operator == "=" and variable.name in function.names_in(right)
     if operator in ("+=", "-=", "*=", "|=", "&=", "^=") or reads_itself:
         yield hit(function.file, write, f"`{variable.name}` has no value yet: set it where it is declared")
+
+
+def _reads_reference(function: Function, given: Node, node: Node) -> bool:
+    """Return whether a function of the file takes the argument by reference, and reads it before it sets it."""
+    call = function.parent(given)
+    callees = function.file.functions_by_name.get(function.callee(call), []) if call is not None else []
+    if len(callees) != 1 or callees[0].declarator is None or callees[0].body is None:
+        return False
+    parameters = parameters_of(function.file.parsed, callees[0].declarator, callees[0].body)
+    pairs = zip(parameters, given.named_children, strict=False)
+    name = next((each.name for each, argument in pairs if argument.id == node.id and each.is_reference), "")
+    first = re.search(rf"\b{name}\b\s*(=(?!=))?", function.source(callees[0].body)) if name else None
+    return first is not None and not first[1]
 
 
 def _wrong_start(function: Function, variable: Variable) -> str:

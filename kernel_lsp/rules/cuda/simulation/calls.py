@@ -50,6 +50,8 @@ _OTHERS = (
 )
 _PURE = re.compile(rf"(?:std::|::|cuda::std::)?(?:{_INTRINSICS}|{_MATHEMATICS}|{_CONVERSIONS}|{_OTHERS})")
 """Calls that are provably no barrier: arithmetic, conversions, loads."""
+_CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
+"""A name of a class, whose constructor without arguments is no barrier: ``MaxOp()``."""
 _WARP_CALLS = re.compile(
     r"(?:__shfl|__any|__all|__ballot|__match|__reduce|__syncwarp|__activemask)\w*|(?:\w+\.)?(?:shfl\w*|any|all|ballot)|cg::reduce|(?:cg|cooperative_groups)::(?:reduce|\w+_scan)"
 )
@@ -95,6 +97,7 @@ class Caller(Calculator):
         last = name.rpartition("::")[2].rpartition(".")[2]
         cell = self.cell(name)
         is_functor = cell is not None and cell.value.group != "lambda"
+        is_functor = is_functor or (not given and _CLASS.fullmatch(last) is not None)
         if not _PURE.fullmatch(name) and not _PURE.fullmatch(last) and not is_functor:
             self.forget()
         is_here = definition is not None
