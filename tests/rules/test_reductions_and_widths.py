@@ -281,3 +281,16 @@ def test_a_scaled_loss_keeps_its_graph(statement: str, is_found: bool) -> None:
 def test_a_part_of_an_evaluated_model_records_gradients(call: str, is_found: bool) -> None:
     text = f"import torch\n\ndef f(model, x):\n    model.eval()\n    return {call}\n"
     assert ("KL150" in {found.code for found in pytorch.check(text)}) is is_found
+
+
+@pytest.mark.parametrize(("size", "is_found"), [(151936, True), (1000, False)])
+def test_shifted_logits_are_those_of_the_head(size: int, is_found: bool) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\nSIZE = {size}\n\n"
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.head = nn.Linear(1024, SIZE, bias=False)\n\n"
+        "def loss_of(model, tokens, labels):\n    scores = model.head(model.body(tokens))\n"
+        "    shifted = scores[:, :-1].float()\n"
+        "    return F.cross_entropy(shifted.reshape(-1, SIZE), labels[:, 1:].reshape(-1))\n"
+    )
+    assert ("KL161" in {found.code for found in pytorch.check(text)}) is is_found

@@ -96,6 +96,8 @@ def outputs_of_layer(logits: ast.expr, scope: Scope) -> int:
     node = logits
     for _ in range(MAX_STEPS):
         node = value_above(node, scope)
+        while isinstance(node, ast.Subscript):  # shifted logits: ``logits[:, :-1]``
+            node = value_above(node.value, scope)
         if not isinstance(node, ast.Call):
             return 0
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

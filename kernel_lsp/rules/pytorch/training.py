@@ -86,8 +86,8 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
             continue  # the loop probably splits the tokens into chunks
         if loss_name(call, scope) == "cross_entropy" and call.args:
             logits = call.args[0]
-            size = max(largest_number(scope.definition(logits), logits), head_size(logits, scope))
-            size = size or outputs_of_layer(logits, scope)
+            numbers = largest_number(scope.definition(logits), logits)
+            size = max(numbers, head_size(logits, scope), outputs_of_layer(logits, scope))
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")
             elif is_upcast_head(call.args[0], scope):
