@@ -9,7 +9,7 @@ text that integers or this type have instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -72,6 +72,13 @@ def render_helpers(uses: Iterable[HelperUse]) -> str:
     order = {name: position for position, name in enumerate(HELPERS)}
     ordered = sorted(wanted, key=lambda use: (order[use.name], use.type))
     return "\n".join(_render(use) for use in ordered)
+
+
+def with_called(uses: Collection[HelperUse], lines: Iterable[str]) -> frozenset[HelperUse]:
+    """Return the uses, and those of functions without a type of their own that lines of code call besides."""
+    known = {use.name for use in uses}
+    called = {name for line in lines for name in _called(line) if "{T}" not in HELPERS.get(name, "{T}")}
+    return frozenset(uses) | {HelperUse(name, "") for name in called - known}
 
 
 def _needed_type(name: str, type_: str) -> str:
@@ -175,6 +182,10 @@ def _replaced(text: str, row: dict[str, str]) -> str:
     return text
 
 
+def _called(code: str) -> list[str]:
+    return re.findall(r"\b(\w+)(?=[<(])", re.sub(r"//.*", "", code))
+
+
 def _needs() -> dict[str, tuple[str, ...]]:
     """Return the other helpers that each text calls. A helper may define further functions beside that of its name."""
     owners = {name: name for name in HELPERS}
@@ -183,8 +194,7 @@ def _needs() -> dict[str, tuple[str, ...]]:
             owners.setdefault(function, name)
     needs = {}
     for name, text in HELPERS.items():
-        called = re.findall(r"\b(\w+)(?=[<(])", re.sub(r"//.*", "", text))
-        needs[name] = tuple(dict.fromkeys(owners[word] for word in called if owners.get(word, name) != name))
+        needs[name] = tuple(dict.fromkeys(owners[word] for word in _called(text) if owners.get(word, name) != name))
     return needs
 
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression, Name, free_names
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.core.plan import Fill, TensorParameter
-from kernel_lsp.generate.codegen.helpers import HelperUse
+from kernel_lsp.generate.codegen.helpers import HelperUse, with_called
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.ir.index import Index, Quotient, Remainder, Symbol, as_index
 from kernel_lsp.generate.ir.sizes import ceil_div, divides, to_expression, unravel_safe
@@ -109,7 +109,7 @@ def rendered(
         (full_grid[0], full_grid[1], full_grid[2]),
         (full_block[0], full_block[1], full_block[2]),
         tuple(argument_of(parameter) for parameter in parameters),
-        frozenset(kernel.helpers),
+        with_called(kernel.helpers, body),
         KernelSource(comment, tuple(parameters), tuple(body), static_bytes, memory),
         tuple(conditions),
         tuple(kernel.scratch.values()),
@@ -247,7 +247,7 @@ class KernelWriter:
         return self.numbers[str(expression), type_][0]
 
     def use(self, name: str, dtype: DType | None = None) -> str:
-        """Record a call of a helper; return its name."""
+        """Record a call of a helper; return its name. Those without a type are found in the text, too."""
         self.helpers.add(HelperUse(name, COMPUTE_TYPE[dtype] if dtype else ""))
         return name
 

@@ -136,8 +136,6 @@ class AttentionRenderer(TileRenderer):
         scope, group = self.scope, self.group
         first = _first_query(group)
         self.load_tile(scope, group.query_part, self.rows, group.head, "m0", padded(f"{first} * KEYS + "), self._n_rows)
-        for helper in ("commit_copies", "wait_for_copies"):
-            self.kernel.use(helper)
         scope.line("commit_copies();")
         if self.kind == "f32":
             scope.line(f"const auto queries = tiles + {first} * KEYS + warp * 16;")
@@ -169,7 +167,6 @@ class AttentionRenderer(TileRenderer):
                 self._load_keys(ahead, "k0 + KEYS", "other + ")
             loop.line("commit_copies();")
             loop.line("float scores[KEYS / 8][4];")
-            self.kernel.use(f"multiply_values_{self.kind}")
             multiply = self.kernel.use("multiply_rows_f32" if self.kind == "f32" else f"multiply_keys_{self.kind}")
             order = ", true" if self.kind == "f32" else ""
             loop.line(f"{multiply}<HEAD, KEYS, STRIDE{order}>(scores, queries, tiles + stage);")
@@ -183,7 +180,6 @@ class AttentionRenderer(TileRenderer):
 
     def _write(self) -> None:
         scope, group = self.scope, self.group
-        self.kernel.use("combine_totals")
         scope.line("combine_totals(totals);")
         if group.log_sums is not None:
             self._write_log_sums(group.log_sums)

@@ -175,8 +175,6 @@ class GradientRenderer(TileRenderer):
     def _load_rows(self) -> None:
         for place, (factor, column) in enumerate(self._factors[:2]):
             self.load_tile(self.scope, factor, self.rows, column, "r0", padded("ROWS + " * place), self.n_rows)
-        for helper in ("commit_copies", "wait_for_copies"):
-            self.kernel.use(helper)
 
     def _load_columns(self, scope: Scope, step: str, stage: str) -> None:
         """Load the columns of a step, and their statistics, into a stage."""

@@ -130,7 +130,6 @@ class TileRenderer(ABC):
             Variable("pack", 1 << 20, as_index(n_packs)), Variable("v", (1 << 20) + 1, as_index(vector)), vector
         )
         body = scalar.substitute({column: packing.flat})
-        self.kernel.use("packs")
         scope.line("#pragma unroll" if threads is None else "#pragma unroll 4")
         thread, n_threads = threads or ("threadIdx.x", str(self.n_threads))
         with scope.open(f"for (int e = {thread}; e < {n_rows * n_packs}; e += {n_threads})") as loop:
@@ -142,7 +141,6 @@ class TileRenderer(ABC):
             to = to.format(row=f"e / {n_packs}", place=f"pack * {vector}")
             packed = find_packed([body], packing)
             if body.digest in [access.digest for access in packed]:
-                self.kernel.use("copy_async")
                 address = packing.address(loop, packed[0])
                 loop.line(f"copy_async<16>({to}, {address}, {axis.name} < {axis.limit});")
             else:

@@ -49,8 +49,6 @@ class WarpgroupRenderer(TileRenderer):
         """Return the kernel."""
         scope = self.scope
         self._declare()
-        for helper in ("meet", "arrive", "dec_registers", "inc_registers", "commit_copies", "wait_for_copies"):
-            self.kernel.use(helper)
         with scope.open("if (threadIdx.x < COPYING)") as copying:
             self._write_copying(copying)
         scope.lines.pop()
@@ -150,8 +148,6 @@ class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
 
     def _write_copying(self, scope: Scope) -> None:
         keys, width = self.schedule.columns, self.width
-        for helper in ("split_tile", "transpose_tile", "show_to_products"):
-            self.kernel.use(helper)
         self._change_registers(scope, is_copying=True)
         fetch = scope.open("auto fetch = [&](int tile)")
         fetch.line(f"const {self.kernel.index_type} k0 = tile * KEYS;")

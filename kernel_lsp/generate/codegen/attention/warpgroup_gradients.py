@@ -118,8 +118,6 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
 
     def _write_copying(self, scope: Scope) -> None:
         n_turned = _n_turned(self.group)
-        for helper in ("split_tile", "show_to_products"):
-            self.kernel.use(helper)
         self._change_registers(scope, is_copying=True)
         fetch = scope.open("auto fetch = [&](int step)")
         self._write_fetch(fetch)

@@ -162,7 +162,6 @@ class TiledRenderer:
         if width == 1:
             scope.line(f"{name}[0] = {name}_tile[k][{first}];")
             return
-        self.kernel.use("packs")
         if width == count:
             scope.line(f"*packs<{width}>({name}) = *packs<{width}>(&{name}_tile[k][{first}]);")
             return

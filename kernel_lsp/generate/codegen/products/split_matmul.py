@@ -219,7 +219,6 @@ class SplitRenderer:
             if self._packed(factor) is None:
                 self.scope.line(f"{self.type} {factor.name}_fetched[{self._n_fetched(factor)}];")
             else:
-                self.kernel.use("packs")
                 self.scope.line(f"Pack<{self.type}, {QUAD}> {factor.name}_fetched[{self._n_fetched(factor)}];")
 
     def _n_items(self, factor: _Factor) -> int:
@@ -343,7 +342,6 @@ class SplitRenderer:
     def _read_quad(self, scope: Scope, factor: _Factor, first: str) -> None:
         """Read this thread's rows or columns of a tile, four products of each."""
         name, tile, place = factor.name, f"{factor.name}_tile", self._lies_at(factor, "i")
-        self.kernel.use("packs")
         width = 1 if factor.is_along_k else min(factor.thread, QUAD)
         with scope.unroll(f"for (int i = 0; i < {factor.thread}; {'++i' if width == 1 else f'i += {width}'})") as inner:
             if factor.is_along_k:
@@ -395,7 +393,6 @@ class SplitRenderer:
             last.line(f"{self.type} total = 0;")
             last.line("#pragma unroll")
             last.line(f"for (int i = 0; i < {n_blocks}; ++i) total += read_peer(&of_group[GROUPS][e], i);")
-            self.kernel.use("read_peer")
             self._write_result(last)
         scope.line("cluster_sync();  // no block may end while another reads its sums")
 

@@ -237,7 +237,6 @@ class _Layout(ABC):
 
     def _begin_chain(self) -> str:
         """Take a ticket in the order in which blocks start, and derive the tile from it."""
-        self.kernel.use("take_place")
         per_group = self._tiles_per_group()
         n_messages = binary("+", self._n_tiles(), self._n_tiles(per_group))
         n_words = binary(
@@ -319,7 +318,6 @@ class _Rows(_Layout):
 
     def _scan_call(self) -> str:
         self._use_shuffles()
-        self.kernel.use("tile_scan")
         schedule = self.schedule
         exclusive = "true" if self.group.is_exclusive else "false"
         sizes = f"{schedule.threads}, {schedule.items}, {schedule.vector}, {exclusive}"
@@ -330,7 +328,6 @@ class _Rows(_Layout):
             self.kernel.use("shuffle_extreme")
 
     def _look_back(self) -> str:
-        self.kernel.use("look_back")
         row = "0" if self.group.row.extent.constant == 1 else "row"
         return f"look_back<{self.state.carry_operator}>({self.words} + 1, {row}, n_tiles, number, total)"
 
@@ -375,14 +372,12 @@ class _SideBySide(_Layout):
         return f"tile + threadIdx.y * {self.schedule.items} + item"
 
     def _scan_call(self) -> str:
-        self.kernel.use("column_scan")
         schedule = self.schedule
         exclusive = "true" if self.group.is_exclusive else "false"
         sizes = f"{schedule.rows}, {schedule.threads}, {schedule.items}, {exclusive}"
         return f"column_scan<{self.state.operator}, {sizes}>(value, start)"
 
     def _look_back(self) -> str:
-        self.kernel.use("column_look_back")
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         types = f"{self.state.carry_operator}, {self.schedule.rows}, {self.schedule.threads}"
         return f"column_look_back<{types}>({self.words} + 1, {n_rows}, my_row, n_tiles, number, total)"

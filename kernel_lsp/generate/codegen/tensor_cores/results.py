@@ -139,7 +139,6 @@ class ResultWriter:
 
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
         group, kernel = self.group, self.kernel
-        kernel.use("packs")
         name = self.inner.name
         place = self._place_of_sum(text)
         scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")

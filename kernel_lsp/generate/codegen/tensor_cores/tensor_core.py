@@ -249,8 +249,6 @@ class TensorCoreRenderer:
             loop.line("commit_copies();")
             loop.line("if (step < 0) continue;")
             self._write_products(loop)
-        for helper in ("wait_for_copies", "commit_copies"):
-            self.kernel.use(helper)
 
     def _declare_steps(self) -> None:
         scope, n_terms, cluster = self.scope, self._n_terms, self.schedule.cluster
@@ -327,7 +325,6 @@ class TensorCoreRenderer:
 
     def _write_plain_products(self, scope: Scope) -> None:
         kind = self.operand.value
-        self.kernel.use(f"multiply_{kind}")
         scope.line("unsigned right[WN / 8][2];")
         with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
             self._write_fragment(pairs, self.right)
@@ -338,8 +335,6 @@ class TensorCoreRenderer:
             rows.line(f"for (int j = 0; j < WN / 8; ++j) multiply_{kind}(sums[i][j], bits, right[j]);")
 
     def _write_split_products(self, scope: Scope) -> None:
-        for helper in ("split_tf32", "multiply_tf32"):
-            self.kernel.use(helper)
         scope.line("unsigned right_high[WN / 8][2], right_low[WN / 8][2];")
         with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
             self._write_fragment(pairs, self.right)

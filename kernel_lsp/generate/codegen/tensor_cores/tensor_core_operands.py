@@ -388,7 +388,6 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
         limits.append(scope.value(read.mask).within(AND))
     pointer = scope.kernel.pointer(read.tensor)
     offset = scope.offset(read.tensor, read.index).text
-    scope.kernel.use("copy_async")
     n_bytes = operand.width * operand.dtype.itemsize
     inside = " && ".join(limits) or "true"
     if read.mask is not None:
@@ -405,7 +404,6 @@ def _write_gathered(scope: Scope, operand: Operand, gather: Gather, text: LoadTe
     inside = " && ".join(limits) or "true"
     if gather.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)
-    scope.kernel.use("copy_async")
     address = f"{gather.pointer} + {of_product(parts['offset'])}"
     scope.line(f"copy_async<{operand.dtype.itemsize}>(&{_place(operand, text)}, {address}, {inside});")
 

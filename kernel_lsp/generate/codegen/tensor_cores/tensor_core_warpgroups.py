@@ -133,8 +133,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
     def _write_steps(self) -> None:
         """Write the pipeline. The sums stay with the half that multiplies, which leaves them in shared memory."""
         scope = self.scope
-        for helper in ("meet", "arrive"):
-            self.kernel.use(helper)
         self._declare_steps()
         self._declare_results()
         copying = self.scope = scope.open("if (threadIdx.x < COPYING)")
@@ -164,8 +162,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     def _write_fetching(self) -> None:
         """Write the function that starts the copies of a step. There are none past the last step."""
-        for helper in ("commit_copies", "wait_for_copies", "show_to_products"):
-            self.kernel.use(helper)
         body = self.scope.open("auto fetch = [&](int step)")
         with body.open("if (step < n_steps)") as copies:
             self._declare_first_term(copies)
@@ -181,8 +177,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
         scope.line(f"const {self.kernel.index_type} k0 = {first} * TK;")
 
     def _write_splitting(self, scope: Scope) -> None:
-        for helper in ("packs", "low_tf32"):
-            self.kernel.use(helper)
         with open_rounds(scope, self.schedule.tile_n * self.schedule.tile_k // 4, N_COPYING_THREADS) as rows:
             if self.right.is_k_inner:
                 rows.line("const int n = e / (TK / 4), place = e % (TK / 4) * 4 ^ n % 8 * 4;")
@@ -220,7 +214,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
             if self.left.is_k_inner:
                 row, column = (text.replace(" + i * 16", "") for text in FRAGMENT_LOADS[True, True])
                 column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
-                self.kernel.use("load_matrices")
                 parts.line(f"load_matrices(left_high[k / 8], &left_tiles[stage][{row}][{column}]);")
             with parts.unroll("for (int c = 0; c < 4; ++c)") as words:
                 if not self.left.is_k_inner:
@@ -230,8 +223,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
 
     def _write_group_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_warpgroup_{self.schedule.tile_n}")
-        for helper in ("describe_tile", "begin_products", "commit_products", "wait_for_products"):
-            self.kernel.use(helper)
         high_tile = "right_tiles[stage]" if self.right.is_k_inner else "right_high[split_stage]"
         scope.line("float parts[WN / 8][4];  // tensor cores cut sums off: they add up one tile only")
         scope.line("begin_products();")

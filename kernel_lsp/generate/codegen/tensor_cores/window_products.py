@@ -262,7 +262,6 @@ class WindowRenderer(WarpgroupRenderer):
         return [axis.extent for axis in self.windows.axes[:-1]]
 
     def _write_loads(self, scope: Scope) -> None:
-        self.kernel.use("copy_async")
         per_window = self.windows.steps_per_window
         window = scope.open(f"if (step % {per_window} == 0)") if per_window > 1 else scope
         self._write_window(window)
@@ -319,8 +318,6 @@ class WindowRenderer(WarpgroupRenderer):
         """Declare nothing: a window's place follows from the step."""
 
     def _write_splitting(self, scope: Scope) -> None:
-        for helper in ("packs", "low_tf32"):
-            self.kernel.use(helper)
         with open_rounds(scope, self.schedule.tile_n * self._n_products // PIECE, self.schedule.n_copying) as rows:
             rows.line("const Pack<float, 4> high = *packs<4>(right_tiles[stage][e / TN][e % TN]);")
             rows.line("Pack<float, 4> low;")
@@ -342,8 +339,6 @@ class WindowRenderer(WarpgroupRenderer):
 
     def _write_group_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_warpgroup_{self.schedule.tile_n}")
-        for helper in ("describe_pieces", "begin_products", "commit_products", "wait_for_products", "low_tf32"):
-            self.kernel.use(helper)
         scope.line("float parts[WM / 16][WN / 8][4];  // tensor cores cut sums off: they add up one step only")
         n_slices = self._n_products // DEPTH
         for first in range(0, n_slices, self._slices_at_once):
