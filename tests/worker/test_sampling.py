@@ -86,7 +86,7 @@ def test_few_slices_of_what_mixes_all_dims_lie_between_the_first_and_the_last(
     files = make_case("forward", {"x": x}, "normal", tmp_path, sample_from_bytes=FROM_BYTES)
     slices = files.slices
     if n_slices is None:
-        assert slices is None or slices.dims != {files.expected[0].name: 0}
+        assert slices is None or slices.dims != {files.outputs[0].name: 0}
         return
     assert slices is not None
     assert (slices.n, len(slices.ranges), set(slices.dims.values())) == (n_slices, 8, {0})
