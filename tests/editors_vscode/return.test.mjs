@@ -49,7 +49,7 @@ step("a run whose window is closed is there when it is opened again, and is resu
   await workbench.notification(/RMSNorm was interrupted/).waitFor();
   await workbench.row(/rms_norm\.py::RMSNorm.*interrupted/).waitFor();
   await workbench.shot("02-interrupted");
-  await workbench.lens(/^Resume "/).first().click();
+  await workbench.startRun(/^Resume "/);
   const { panel } = await workbench.result();
   await panel.locator("path.best").waitFor({ state: "attached" });
   await assertLegible(panel.locator("body"));

@@ -150,6 +150,15 @@ export class Workbench {
     return this.page.locator(".codelens-decoration a", { hasText: text });
   }
 
+  /** Clicks a lens until a run starts: while the lenses are drawn anew, a click is lost. */
+  async startRun(text) {
+    const running = this.page.locator(".statusbar-item", { hasText: /kernel-lsp: running/ });
+    await this.until(`a run after a click on ${text}`, async () => {
+      await this.lens(text).first().click({ timeout: GLANCE_MS }).catch(() => undefined);
+      return running.waitFor({ timeout: 3 * GLANCE_MS }).then(() => true, () => false);
+    });
+  }
+
   notification(text) {
     return this.page.locator(".notification-list-item", { hasText: text }).first();
   }
