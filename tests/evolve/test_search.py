@@ -127,16 +127,35 @@ def test_a_knob_of_all_kernels_changes_at_once() -> None:
     assert any(each.count(64) == 19 for each in threads)
 
 
+class LargeNetwork(FakeNetwork):
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_rendered = 0
+
+    def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+        self.n_rendered += 1
+        realized = super().realize(schedule)
+        return FakeRealized(realized.schedule, self.knobs, realized.text.ljust(100_000), True)
+
+
+def test_an_order_has_no_more_schedules_of_a_large_text_rendered() -> None:
+    program = LargeNetwork()
+    proposer = Proposer(program, 0, lambda drawn, known: range(len(drawn)))
+    first = proposer.propose(8, 0, [])
+    before = program.n_rendered
+    assert len(proposer.propose(8, 1, [Scored(first[1].realized, "library", 1.0)])) == 8
+    assert program.n_rendered - before < 16
+
+
+def test_drawing_ends_when_its_time_is_over() -> None:
+    program = FakeNetwork()
+    calls = iter([False, False, True])
+    proposals = Proposer(program, 0).propose(8, 1, [], is_over=lambda: next(calls))
+    assert len(proposals) == 2
+
+
 def test_a_large_text_is_measured_before_its_neighbours_are_rendered() -> None:
-    class Large(FakeNetwork):
-        n_rendered = 0
-
-        def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
-            self.n_rendered += 1
-            realized = super().realize(schedule)
-            return FakeRealized(realized.schedule, self.knobs, realized.text.ljust(100_000), True)
-
-    program = Large()
+    program = LargeNetwork()
     proposer = Proposer(program, seed=0)
     first = proposer.propose(8, 0, [])
     assert len(first) == program.n_rendered == 2

@@ -99,10 +99,11 @@ async def searched(
     n_generations: int = 12,
     tuned: TunedSchedule | None = None,
     limit: TimeLimit | None = None,
+    program: Program | None = None,
 ) -> SearchResult:
     with Archive(folder) as archive:
         settings = SearchSettings(n_generations, 4, 0, early_stop=True, tuned=tuned, limit=limit)
-        search = Search(archive.start_run("model.py::scale", {}), Program(), device, archive, settings)
+        search = Search(archive.start_run("model.py::scale", {}), program or Program(), device, archive, settings)
         async for _ in search.run():
             pass
     assert search.result is not None
@@ -282,6 +283,27 @@ async def test_a_search_whose_time_is_over_gives_its_best_candidate_the_full_che
     assert "screen" not in depths
     assert result.winner is not None
     assert (result.is_cut_short, result.stopped) == (True, f"time limit for candidates ({limit_s:.0f} s)")
+
+
+class SlowProgram(Program):
+    """Rendering takes half a second."""
+
+    n_rendered = 0
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        self.n_rendered += 1
+        if self.n_rendered > 1:
+            time.sleep(0.5)
+        return super().realize(schedule)
+
+
+async def test_drawing_schedules_ends_with_the_time_for_candidates(tmp_path: Path) -> None:
+    program = SlowProgram()
+    limit = TimeLimit(0.7, time.monotonic())
+    result = await searched(tmp_path, MeasuringDevice(), limit=limit, program=program)
+    assert program.n_rendered <= 3
+    assert result.winner is not None
+    assert result.is_cut_short
 
 
 async def test_a_search_that_ends_before_its_time_is_not_cut_short(tmp_path: Path) -> None:

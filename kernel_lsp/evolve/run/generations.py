@@ -1,7 +1,7 @@
 """The generations of a run: propose, screen, rank, repeat; then full checks of the best until one passes.
 
-Every decision is a function of the request, the task and the archived verdicts. A killed run resumes by repeating the
-same steps, with the archive supplying finished results.
+Every decision is a function of the request, the task and the archived verdicts, unless drawing schedules or the search
+runs out of time. A killed run resumes by repeating the same steps, with the archive supplying finished results.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ MAX_REMEASURED = 2
 """Maximum candidates of the second rung: those whose interval reaches the fastest one's. Three or more within 5 % took
 4 to 21 s in each of 16 searches, and another one was then the fastest in seven, by 0.05 to 2.3 %; three of these had
 intervals apart, and gained 0.3, 0.5 and 1.1 % (H200, 2026-11-28)."""
+MAX_DRAWING_S = 10.0
+"""Seconds of drawing, after which a generation has the schedules drawn so far. Between the two generations of ResNet18
+119 s passed on a busy host (H200, 2026-11-29), and its full check no longer ended."""
 PROGRESS_S = 0.2
 """Seconds between two looks for a first correct candidate, once the time for candidates is over."""
 N_WITH_TUNED = 2
@@ -99,6 +102,7 @@ class Search:
                     self._begin_default()
                 batch = await asyncio.to_thread(self._propose, generation)
                 if not batch:
+                    self._is_over()
                     break
                 yield GenerationStarted(
                     generation=generation, n_generations=self._settings.n_generations, n_proposals=len(batch)
@@ -139,11 +143,17 @@ class Search:
         tuned = self._settings.tuned
         n = N_WITH_TUNED if self._settings.is_tuned and generation == 0 else self._settings.n_proposals
         known = tuned.schedule if tuned is not None else None
-        for proposal in self._proposer.propose(n, generation, self._ranked, known):
+        end = time.monotonic() + MAX_DRAWING_S
+        for proposal in self._proposer.propose(n, generation, self._ranked, known, lambda: self._is_drawn(end)):
             candidate = _candidate(proposal, generation)
             self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
             batch.append(candidate)
         return self._with_given(batch) if generation == 0 else batch
+
+    def _is_drawn(self, end: float) -> bool:
+        """Check whether drawing schedules has taken its time, or the candidates' time is over."""
+        limit = self._settings.limit
+        return time.monotonic() > end or (limit is not None and limit.is_over)
 
     def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
         """Put the given kernels first; the generator's own copy of one is the same candidate."""

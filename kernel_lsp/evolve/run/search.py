@@ -25,8 +25,9 @@ LIBRARY = "library"
 TOGETHER_PROBABILITY = 0.5
 """Share of mutations that change a knob of all kernels at once: one of a network's hundreds of knobs changes little."""
 LARGE_TEXT = 100_000
-"""Minimum characters of a network's text, whose first generation has no neighbours of the default. A rendering takes up
-to seconds, and a GPU waits for a whole generation."""
+"""Minimum characters of a network's text, whose first generation has no neighbours of the default, and for which no
+trained order has more schedules drawn than are proposed. A rendering takes up to seconds, and a GPU waits for a whole
+generation."""
 MAX_NAMED = 3
 """Maximum equal changes that a description names one by one."""
 N_BUILDS_PER_PROPOSAL = 4
@@ -64,8 +65,9 @@ class Proposer:
 
     def __init__(self, program: SchedulableProgram, seed: int, order: Order | None = None) -> None:
         """`order` chooses among more schedules than are proposed; without one they are proposed as they are drawn."""
-        self._program, self._seed, self._order = program, seed, order
+        self._program, self._seed = program, seed
         self._default = program.realize({})
+        self._order = order if len(self._default.text) < LARGE_TEXT else None
         self._drawn: set[frozenset[tuple[str, int | str]]] = set()
         self._texts: set[str] = set()
         self._postponed: list[Proposal] = []
@@ -76,11 +78,16 @@ class Proposer:
         return Proposal(self._default, (), _difference(self._default)) if self._default.is_valid else None
 
     def propose(
-        self, n: int, generation: int, ranked: Sequence[Scored], tuned: Schedule | None = None
+        self,
+        n: int,
+        generation: int,
+        ranked: Sequence[Scored],
+        tuned: Schedule | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> list[Proposal]:
-        """Return up to `n` new schedules; fewer when the neighbourhood is exhausted. `ranked` is best first. The first
-        generation is the default, then `tuned`, if an earlier search left one, or else the default with all products in
-        libraries, and, unless the text is large, neighbours of the default."""
+        """Return up to `n` new schedules; fewer when the neighbourhood is exhausted, or once drawing `is_over`.
+        `ranked` is best first. The first generation is the default, then `tuned`, if an earlier search left one, or
+        else the default with all products in libraries, and, unless the text is large, neighbours of the default."""
         draw = random.Random(f"{self._seed}:{generation}")
         given: list[Proposal] = []
         is_alone = generation == 0 and len(self._default.text) >= LARGE_TEXT
@@ -95,7 +102,7 @@ class Proposer:
         proposals, self._postponed = self._postponed, []
         for _ in range(n_wanted * N_BUILDS_PER_PROPOSAL):
             drawn = self._draw(ranked, draw) if len(proposals) < n_wanted else None
-            if drawn is None:
+            if drawn is None or is_over():
                 break
             schedule, parents = drawn
             if (realized := self._realized(schedule)) is not None:
