@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,6 +148,10 @@ class ExecutionReport:
     n_blocks_run: tuple[int, ...]
 
 
+KILLED_WHILE_LOADING = (
+    "the PTX executor was killed (signal 9) while it compiled the kernel; machines whose memory is full do that: "
+    "close other programs, or run fewer commands side by side"
+)
 LoadOutcome = Loaded | Rejected | Unsupported | TimedOut | Crashed
 RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
 
@@ -188,11 +193,15 @@ class PtxExecutor:
         self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, is_quick: bool = False
     ) -> LoadOutcome:
         """Compile a PTX text. `file_name` is the `.cu` file's name in findings. `is_quick` takes a third of the time,
-        for slower code: for few small runs. Rejected when one of its loops cannot end."""
+        for slower code: for few small runs. Rejected when one of its loops cannot end. Unsupported also when the
+        process is killed from outside: nothing of the kernel runs yet."""
         if not self.is_alive:
             await self._start()
         request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
-        answer = _reply(await self._process.ask(request, deadline_s=deadline_s), deadline_s)
+        replied = await self._process.ask(request, deadline_s=deadline_s)
+        if isinstance(replied, Died) and replied.returncode == -signal.SIGKILL:
+            return Unsupported(message=KILLED_WHILE_LOADING)
+        answer = _reply(replied, deadline_s)
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:

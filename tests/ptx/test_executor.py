@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -231,6 +232,18 @@ async def test_a_killed_process_is_an_outcome(executor, scale):
     await executor.load(scale.ptx, "scale.cu")
     os.kill(executor._conversation._process.pid, signal.SIGKILL)
     assert isinstance(await executor.run([], [launch()], scale.symbols), Crashed)
+    assert isinstance(await executor.load(scale.ptx, "scale.cu"), Loaded)
+
+
+async def test_a_process_killed_while_it_loads_says_nothing_of_the_kernel(executor, scale):
+    pid = executor._conversation._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    loading = asyncio.create_task(executor.load(scale.ptx, "scale.cu"))
+    await asyncio.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    outcome = await loading
+    assert isinstance(outcome, Unsupported)
+    assert "memory is full" in outcome.message
     assert isinstance(await executor.load(scale.ptx, "scale.cu"), Loaded)
 
 
