@@ -306,6 +306,19 @@ async def test_drawing_schedules_ends_with_the_time_for_candidates(tmp_path: Pat
     assert result.is_cut_short
 
 
+async def test_a_cancelled_run_draws_no_further_schedules(tmp_path: Path) -> None:
+    program = SlowProgram()
+    running = asyncio.create_task(searched(tmp_path, MeasuringDevice(), program=program))
+    while program.n_rendered < 2:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    before = program.n_rendered
+    await asyncio.sleep(1.2)
+    assert program.n_rendered <= before + 1
+
+
 async def test_a_search_that_ends_before_its_time_is_not_cut_short(tmp_path: Path) -> None:
     result = await searched(tmp_path, MeasuringDevice(), 2, limit=TimeLimit(60.0, time.monotonic()))
     assert not result.is_cut_short

@@ -90,7 +90,7 @@ class Search:
         self._ranked: list[Scored] = []
         self._abandoned: set[str] = set()
         self._best_us: list[float] = []
-        self._is_cut_short, self._started = False, 0.0
+        self._is_cut_short, self._is_ended, self._started = False, False, 0.0
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
@@ -126,6 +126,7 @@ class Search:
             assert ending.result is not None, "an ending has a result"
             self.result = replace(ending.result, is_cut_short=self._is_cut_short)
         finally:
+            self._is_ended = True
             await self._evaluations.close()
 
     # --- below: a generation
@@ -151,9 +152,9 @@ class Search:
         return self._with_given(batch) if generation == 0 else batch
 
     def _is_drawn(self, end: float) -> bool:
-        """Check whether drawing schedules has taken its time, or the candidates' time is over."""
+        """Check whether drawing schedules took its time, the time for candidates is over, or the run was cancelled."""
         limit = self._settings.limit
-        return time.monotonic() > end or (limit is not None and limit.is_over)
+        return self._is_ended or time.monotonic() > end or (limit is not None and limit.is_over)
 
     def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
         """Put the given kernels first; the generator's own copy of one is the same candidate."""

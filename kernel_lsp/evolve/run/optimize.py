@@ -55,8 +55,8 @@ FINAL_BASELINE_WAIT_S = 240.0
 those of three tasks were compiled and timed in 22 s with an H200 (`benchmarks/gpu_baselines.py`, 2026-11-21). Large
 models take minutes; without these modes no kernel can be called faster."""
 BASELINE_SHARE = 0.5
-"""Maximum share of the time for candidates that is waited for these modes afterwards, and its share after which nothing
-waits for them any more: references that came late would leave the full check no time."""
+"""Maximum wait for these modes after the time for candidates, as a share of it. The wait ends at that point of the run
+however late it began: a full check whose references were slow still needs time to end."""
 
 
 @dataclass
