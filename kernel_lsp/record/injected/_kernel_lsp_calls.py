@@ -278,7 +278,7 @@ def wrapped_module(kind, target, recorder):
     base = recorder.torch.nn.Module
     call, gate, compiling, seen = recorder.call, recorder.gate, recorder.compiling, target.seen
     types_, signature_, mode = recorder.tensor_types, signature, recorder.mode
-    lasts, grad = recorder.lasts, recorder.torch.is_grad_enabled
+    lasts, grad = recorder.lasts.setdefault(kind, {}), recorder.torch.is_grad_enabled
 
     def __call__(self, *args, **kwargs):
         if compiling() or type(self) is not kind:

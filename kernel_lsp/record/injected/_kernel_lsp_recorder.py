@@ -102,7 +102,7 @@ class Recorder:
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
         self.lasts = {}
-        """The last call of each module, by its id; see `wrapped_module`."""
+        """The last calls of each class's modules, by their ids; see `wrapped_module`."""
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
         self.gate, self.n_granted = [0], 0
         """The calls that may pass without a description, shared with the wrappers, and those granted as steps."""
@@ -171,7 +171,7 @@ class Recorder:
             if frame.f_locals.get(frame.f_code.co_varnames[0]) is not module:
                 break
             outermost, frame = frame, frame.f_back
-        self.lasts.pop(id(module), None)
+        self.lasts[kind].pop(id(module), None)
         self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
 
     def _wrap_class(self, kind):
