@@ -104,7 +104,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class CaseOutput:
-    """What is expected of one output. `reference` is in fp64; `native` is PyTorch's result at the declared dtype, as
+    """Expectations of one output. `reference` is in fp64; `native` is PyTorch's result at the declared dtype, as
     float64 bytes, if that is not floating-point or not finite throughout. `unspecified` masks elements for which any
     value is correct. `chosen` describes the values that integers index: PyTorch does not specify which of equal
     elements it selects. `may_lose_nans`: `reference` has the alternative to a NaN of PyTorch's, which is correct,

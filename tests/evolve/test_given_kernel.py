@@ -157,7 +157,12 @@ def test_a_run_from_when_there_could_be_one_given_kernel_only_has_it_still(tmp_p
 
 
 async def test_the_default_is_evaluated_while_other_schedules_are_rendered(tmp_path: Path) -> None:
-    device, begun = FakeDevice(), threading.Event()
+    begun = threading.Event()
+
+    class Asked(FakeDevice):
+        async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+            begun.set()
+            return await super().verify(candidate, depth)
 
     class Slow(Program):
         def realize(self, schedule: Mapping[str, int | str]) -> Realized:
@@ -165,13 +170,10 @@ async def test_the_default_is_evaluated_while_other_schedules_are_rendered(tmp_p
                 assert begun.wait(10.0), "the device was not asked before"
             return super().realize(schedule)
 
-    async def verify(candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
-        begun.set()
-        return await FakeDevice.verify(device, candidate, depth)
-
-    device.verify = verify  # type: ignore[method-assign]
+    device = Asked()
     with Archive(tmp_path) as archive:
-        search = Search(archive.start_run("model.py::scale", {}), Slow(), device, archive, SearchSettings(1, 4, 0))
+        run_id = archive.start_run("model.py::scale", {})
+        search = Search(run_id, Slow(), device, archive, SearchSettings(1, 4, 0))
         events = [event async for event in search.run()]
     proposed = [event.candidate_id for event in events if isinstance(event, CandidateProposed)]
     assert len(set(proposed)) == 4

@@ -65,7 +65,7 @@ def test_sizes_are_read_from_the_arguments() -> None:
 
 
 def test_a_view_holds_in_any_memory_order() -> None:
-    """That of an attention's result differs between CPUs and GPUs."""
+    """An attention's result has another memory order on GPUs."""
     task = capture_text("def f(x):\n    return x.view(x.shape[0], -1)", "f", inputs=[X])
     x = torch.randn(8, 6, 4).permute(2, 1, 0)
     assert torch.equal(reference(task)(x), x.reshape(4, -1))

@@ -59,8 +59,8 @@ def _name(call: ast.Call, scope: Scope) -> str:
 def _uses(node: ast.expr, scope: Scope, is_pair: bool) -> Iterator[ast.AST]:
     """Yield what reads the result of a sort: a pair of values and indices, or one tensor."""
     parent = scope.parents.get(id(node))
-    if is_pair and (_is_member(parent, node)):
-        yield from _uses(parent, scope, False)  # type: ignore[arg-type]  # a member is an expression
+    if is_pair and isinstance(parent, ast.expr) and _is_member(parent, node):
+        yield from _uses(parent, scope, False)
         return
     targets = parent.targets if isinstance(parent, ast.Assign) and parent.value is node else []
     if len(targets) != 1:
@@ -88,7 +88,7 @@ def _loads(name: ast.Name, scope: Scope) -> Iterator[ast.Name]:
             yield each
 
 
-def _is_member(parent: ast.AST | None, node: ast.expr) -> bool:
+def _is_member(parent: ast.expr, node: ast.expr) -> bool:
     """Return whether the parent is ``pair.values``, ``pair.indices``, ``pair[0]`` or ``pair[1]``."""
     if isinstance(parent, ast.Attribute):
         return parent.attr in ("values", "indices")

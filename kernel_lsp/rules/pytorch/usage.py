@@ -412,10 +412,10 @@ def _object_of(call: ast.Call, method: str) -> ast.expr | None:
 
 def _model_of(call: ast.Call) -> ast.expr:
     """Return the model that a call runs: ``model(x)``, or a method of it that may be a part of its forward."""
-    is_part = isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
-    if not is_part or call.func.attr in _NO_FORWARD:  # type: ignore[attr-defined]  # an attribute
-        return call.func
-    return call.func.value  # type: ignore[attr-defined]
+    called = call.func
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.attr not in _NO_FORWARD:
+        return called.value
+    return called
 
 
 def _evaluated(call: ast.Call) -> ast.expr | None:

@@ -126,9 +126,8 @@ class PackedColumnRenderer:
         lanes.close()
         for store, target in zip(stores, targets, strict=True):
             if target is not None:
-                inner = loop.open("if (is_row)")
-                packing.store(inner, store, target)
-                inner.close()
+                with loop.open("if (is_row)") as inner:
+                    packing.store(inner, store, target)
         loop.close()
 
     def _load_runs(self, scope: Scope, loaded: Sequence[bytes]) -> None:

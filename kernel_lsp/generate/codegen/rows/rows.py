@@ -6,7 +6,8 @@ consecutive threads take different rows, so that reads stay coalesced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
@@ -381,7 +382,8 @@ class RowRenderer:
             pair.end_pack(scope)
         for store, target in zip(stores, targets, strict=True):
             if target is not None:
-                self._guarded_store(scope, lambda inner, s=store, t=target: self.packing.store(inner, s, t))
+                with self._in_rows(scope) as inner:
+                    self.packing.store(inner, store, target)
 
     def _compute(
         self,
@@ -413,15 +415,17 @@ class RowRenderer:
     def _store_element(self, scope: Scope, store: Store, value: str) -> None:
         """Write one element of a result."""
         offset = scope.offset(store.tensor, store.index).text
-        line = f"{self.kernel.target(store.tensor)}[{offset}] = {value};"
-        self._guarded_store(scope, lambda inner: inner.line(line))
+        with self._in_rows(scope) as inner:
+            inner.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
 
-    def _guarded_store(self, scope: Scope, write: object) -> None:
+    @contextmanager
+    def _in_rows(self, scope: Scope) -> Iterator[Scope]:
+        """Yield the scope of stores to this row, under a condition where some threads have no row."""
         if not self._is_guarded():
-            write(scope)  # type: ignore[operator]  # it takes a scope
+            yield scope
             return
         with scope.open("if (is_row)") as inner:
-            write(inner)  # type: ignore[operator]  # it takes a scope
+            yield inner
 
     def _item(self, name: str, dtype: DType) -> Text:
         if self.schedule.vector > 1:

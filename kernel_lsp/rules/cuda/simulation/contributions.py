@@ -44,15 +44,15 @@ class Contributions:
     knows_block: bool = True
     elements: dict[int, dict[int, int]] = field(default_factory=dict)
     own: dict[int, list[int]] = field(default_factory=dict)
-    """What each thread has stored in a local array."""
+    """Contributions to the elements of a local array, per thread."""
     exchanges: list[Exchange] = field(default_factory=list)
     given: int = 0
-    """The threads that give their data to others."""
+    """Threads that gave their data to others."""
     elected: int = 0
-    """Those in results that a part of the threads stores."""
+    """Threads whose data is in results that only some threads store."""
     is_elected: bool = False
     lost_by_all: int = 0
-    """Those that are missing in a result that all threads use."""
+    """Threads whose data is missing in a result that all threads use."""
     n_exchanges: int = 0
     is_followed: bool = True
     """False once an array is accessed where the simulation does not know, or a loop with exchanges was cut short."""

@@ -105,7 +105,7 @@ class Machine(ABC):
         self.n_operations = 0
         self.dynamic_bytes: int | None = None
         self.n_exchanges = 0
-        """How often threads have read values of others."""
+        """Number of reads of other threads' values."""
         self.n_fresh = 0
 
     # what a subclass does
