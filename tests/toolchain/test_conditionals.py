@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.toolchain.integrity.masking import ForeignCondition, foreign_conditions
+from kernel_lsp.toolchain.integrity.conditionals import ForeignCondition, foreign_conditions
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from kernel_lsp.export.python.runtime_text import USE_PARTS, runtime_text
 from kernel_lsp.plan.chained import without_kept
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
-from kernel_lsp.toolchain.integrity.masking import foreign_conditions
+from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.nvrtc.compile import may_need_own
 from kernel_lsp.verify.model.cases import ALIGNMENTS
 from kernel_lsp.verify.probes.sizes import PATTERNS

@@ -18,7 +18,8 @@ from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expre
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.local_arrays import GUARD_BYTES, with_guards
 from kernel_lsp.toolchain.integrity.audit import audit
-from kernel_lsp.toolchain.integrity.masking import foreign_conditions, mask_literals
+from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
+from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.gpu.device import GpuDevice
