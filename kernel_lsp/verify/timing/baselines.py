@@ -382,10 +382,11 @@ class _Mode:
             await worker.__aexit__(None, None, None)
 
     def subject(self, job: Job) -> Subject | MissingBaseline:
-        """Return the subject, or why there is none. While the process compiles, nothing in it can be timed."""
+        """Return the subject, or why there is none. While the process compiles, or is stopped since it did when a
+        timing began, nothing in it can be timed."""
         if job.job_id in self._missing:
             return self._missing[job.job_id]
-        if self.is_preparing:
+        if self.is_preparing or self._is_held:
             return MissingBaseline(name=self.name, reason="being compiled", is_final=False)
         waiting = MissingBaseline(name=self.name, reason=NOT_STARTED, is_final=False)
         return self._ready.get(job.job_id, waiting)

@@ -72,6 +72,7 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "failed", "message": BEHAVIOUR["failing_modes"][mode]}
     if mode in BEHAVIOUR.get("dying_modes", ()):
         os.kill(os.getpid(), signal.SIGKILL)
+    log(f"prepared {mode}")
     return ready(request, mode)
 
 

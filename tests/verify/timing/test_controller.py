@@ -20,7 +20,7 @@ from kernel_lsp.verify.timing.result import (
 )
 from kernel_lsp.verify.timing.rounds import TimingPlan
 
-from .harness import N_ELEMENTS, PATIENCE_S, TIMES_US, bench, operation
+from .harness import N_ELEMENTS, PATIENCE_S, TIMES_US, FakeWorker, bench, operation
 
 ALL = ("eager", "compile", "compile reduce-overhead", "compile max-autotune")
 GENEROUS_S = 60.0
@@ -335,6 +335,26 @@ async def test_a_timing_does_not_wait_for_eager_that_it_has_stopped(tmp_path: Pa
         await offering
     timed = [found.name for found in comparison.baselines if isinstance(found, TimedBaseline)]
     assert timed == ["eager", "compile"]
+
+
+async def test_a_mode_that_is_stopped_as_it_becomes_ready_is_not_timed_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = FakeWorker.hold
+
+    def hold_behind_its_answer(worker: FakeWorker) -> None:
+        while not any(line.endswith("prepared default") for line in (tmp_path / "log").read_text().splitlines()):
+            time.sleep(0.01)
+        time.sleep(0.1)
+        hold(worker)
+
+    monkeypatch.setattr(FakeWorker, "hold", hold_behind_its_answer)
+    async with bench(tmp_path, slow_modes={"default": 1.0}) as it:
+        first = await asyncio.wait_for(it.comparison(patience_s=0.3), GENEROUS_S / 2)
+        second = await it.comparison()
+    assert isinstance(first.baselines[1], MissingBaseline)
+    assert not first.baselines[1].is_final
+    assert isinstance(second.baselines[1], TimedBaseline)
 
 
 @pytest.mark.parametrize("stays_busy", [False, True])
