@@ -186,9 +186,6 @@ def find_workspace(directory: Path) -> Path:
     return directory
 
 
-# --- below: the layers
-
-
 class _Layers:
     """Values by setting, with the source of each."""
 

@@ -55,8 +55,6 @@ class BenchView:
         self._running.pop(entry.target, None)
         self._say(f"{self._n_done}/{self._n_tasks} {entry.target}: {_outcome(entry)}{self._left()}")
 
-    # --- below
-
     def _left(self) -> str:
         n_run, n_left = self._n_done - self._n_kept, self._n_tasks - self._n_done
         if n_run <= 0 or n_left <= 0:

@@ -87,9 +87,6 @@ async def examine(settings: Settings, directory: Path, scratch: Path) -> DoctorR
     return DoctorReport(checks=tuple(checks))
 
 
-# --- below: one function per thing
-
-
 async def _guarded(name: str, enables: str, look: Callable[[Settings], Awaitable[str]], settings: Settings) -> Check:
     """Return a required item: the result of `look`, or the error that it raises."""
     try:

@@ -128,8 +128,6 @@ def parts(expression: Expression) -> Iterator[Expression]:
                 yield from parts(argument)
 
 
-# --- below: the text of an expression
-
 _PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
 _NOT_PRECEDENCE = 3
 _NEGATION_PRECEDENCE = 7
@@ -204,8 +202,6 @@ def evaluate_int(expression: Expression, values: Mapping[str, Number]) -> int:
     return int(value)
 
 
-# --- below: one operator
-
 _OPERATIONS = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -253,8 +249,6 @@ def parse(text: str) -> Expression:
     parser.expect_end()
     return expression
 
-
-# --- below: tokens, and recursive descent over them
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"

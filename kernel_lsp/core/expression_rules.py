@@ -67,9 +67,6 @@ def binary(operator: str, left: Expression, right: Expression) -> Expression:
     return simpler if simpler is not None else Binary(operator, left, right)
 
 
-# --- below: the rules
-
-
 def _no_identity(left: Expression, right: Expression) -> Expression | None:
     return None
 

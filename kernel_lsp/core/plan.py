@@ -196,9 +196,6 @@ class KernelSignature:
         return len(self.template_defaults)
 
 
-# --- a plan bound to concrete shapes, for the CPU executor and the GPU worker
-
-
 class BoundTensor(Noun):
     """A tensor with its concrete shape. `role` is its owner."""
 

@@ -200,9 +200,6 @@ def detail_lines(comparison: Comparison) -> list[str]:
     return [*lines, *comparison.notes]
 
 
-# --- below: pieces
-
-
 def _short(found: TimedBaseline | EstimatedBaseline, ours_us: float) -> str:
     if isinstance(found, EstimatedBaseline):
         return f"{factor_text(found.time_us / ours_us)} vs {found.name}"

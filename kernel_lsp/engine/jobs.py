@@ -86,8 +86,6 @@ class JobQueue:
         self._is_closing = True
         await end_tasks(*self._tasks.values())
 
-    # --- below: one job
-
     async def _live(self, request: JobRequest) -> None:
         try:
             reply = await self._take_turn(request)

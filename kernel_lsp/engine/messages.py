@@ -25,9 +25,6 @@ SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
 
 
-# --- requests that are jobs
-
-
 class Optimize(Noun):
     """Run an optimization; only the archive is written. Result: `RunResult`.
 
@@ -123,9 +120,6 @@ class InferInputs(Noun):
 
 
 JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget | InferInputs
-
-
-# --- requests that are answered at once
 
 
 class Cancel(Noun):
@@ -225,9 +219,6 @@ Request = Annotated[
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs")
-
-
-# --- results
 
 
 class Done(Noun):
@@ -379,9 +370,6 @@ class TargetEstimate(Noun):
     floor_us: float
     lines: tuple[LineEstimate, ...]
     notes: tuple[str, ...] = ()
-
-
-# --- what the engine says
 
 
 class JobQueued(Noun):

@@ -74,8 +74,6 @@ class Engine:
             self._handle(line)
         await self._jobs.close()
 
-    # --- below: requests
-
     def _handle(self, line: bytes) -> None:
         try:
             request = REQUEST.validate_json(line)

@@ -46,9 +46,6 @@ def render_bench_page(report: BenchReport) -> str:
     return render_bench(title, "\n".join(body), report.model_dump_json())
 
 
-# --- below: plots
-
-
 def _speedups(report: BenchReport) -> str:
     """Return bars on a logarithmic axis whose middle is 1."""
     groups = [score.baseline for score in report.scores if score.baseline != "best"]
@@ -115,9 +112,6 @@ def _curves(lines: Sequence[tuple[str, Sequence[Point]]], x_end: float, y_end: f
         )
         parts.append(f'<polyline class="{name}" points="{" ".join(placed)}"/>')
     return _svg(parts, PLOT_HEIGHT)
-
-
-# --- below: pieces
 
 
 def _table(entries: Sequence[BenchEntry]) -> str:

@@ -38,9 +38,6 @@ def compiled_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerR
     return EagerRun(tuple(_Fusion(graph, sizes, gpu).kernels()))
 
 
-# --- below
-
-
 @dataclass(frozen=True)
 class _Unit:
     """Nodes that are one library call, or one node that can be fused."""

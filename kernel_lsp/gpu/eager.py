@@ -144,9 +144,6 @@ def eager_run(graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec) -> EagerRun:
     return EagerRun(tuple(kernels), inflated_us, n_inflated)
 
 
-# --- below: one node
-
-
 def node_kernels(node: GraphNode, values: GraphValues, gpu: GpuSpec) -> list[EagerKernel]:
     """Return the kernels of one node, mostly one."""
     op = node.op
@@ -291,9 +288,6 @@ def fused_attention(nodes: Sequence[GraphNode], values: GraphValues, gpu: GpuSpe
     n_operations = sum(kernel.n_operations for kernel in _priced(nodes, values, gpu) if kernel.is_library)
     time_us = attention_us(gpu, n_operations, n_bytes, values.dtype(nodes[-1]))
     return EagerKernel(ATTENTION_CALL, time_us, n_bytes, n_operations, is_library=True)
-
-
-# --- below: from nodes to what eager launches
 
 
 @dataclass(frozen=True)

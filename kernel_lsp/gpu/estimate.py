@@ -117,9 +117,6 @@ def estimate_operation(
     return model.estimate(parts)
 
 
-# --- below: PyTorch
-
-
 def _estimate_run(
     graph: Graph, sizes: Mapping[str, int], gpu: GpuSpec, run: EagerRun, launch_us: float, what: str
 ) -> Estimate:
@@ -144,9 +141,6 @@ def _estimate_run(
         date=_today(),
         method=f"roofline over {what}, {gpu.bandwidth_kind} bandwidth",
     )
-
-
-# --- below: an operation
 
 
 @dataclass(frozen=True)
@@ -269,9 +263,6 @@ class _OperationModel:
         return _StepTime(attention_us(self._gpu, n_operations, n_bytes, query.dtype), "library", n_bytes, n_operations)
 
 
-# --- below: the interval and the label
-
-
 def _low(time_us: float, n_launches: int) -> float:
     return max(0.2 * time_us, time_us / (1 + RELATIVE_ERROR) - ABSOLUTE_ERROR_US * max(1, n_launches) ** 0.5)
 
@@ -304,9 +295,6 @@ def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
     impossible_s = max(_memory_s(needed, bound, gpu), _product_s(graph, needed, sizes, gpu))
     impossible_us = MARGIN * impossible_s * US_PER_S
     return TimeFloor(time_us=shown.time_us, impossible_below_us=impossible_us, basis=shown.basis)
-
-
-# --- below: what every right kernel takes, in seconds
 
 
 def _n_input_bytes(bound: BoundOperation) -> int:
@@ -353,9 +341,6 @@ def _symbol_sizes(graph: Graph, bound: BoundOperation) -> dict[str, int]:
         for dim, size in zip(type_.shape, shapes.get(name, ()), strict=False)
         if dim.isidentifier()
     }
-
-
-# --- below: what is asked for
 
 
 def _needed(graph: Graph) -> frozenset[str]:

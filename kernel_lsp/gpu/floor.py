@@ -114,9 +114,6 @@ def written_outputs(graph: Graph) -> list[GraphOutput]:
     return [output for output in by_value.values() if output.node not in given]
 
 
-# --- below: how many elements of each value are asked for
-
-
 @dataclass
 class _Asked:
     """Requested elements by value; `scattered` marks values of which a gather takes individual elements."""

@@ -102,9 +102,6 @@ def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic,
     return LaunchTime(total, BOUND_OF[slowest], parts_us)
 
 
-# --- below: the resources
-
-
 @dataclass(frozen=True)
 class _Load:
     """Counters of the whole launch, and its distribution over the GPU."""

@@ -315,9 +315,6 @@ def _needed_keys(name: str) -> tuple[str, ...]:
     return tuple(variable for variable in missing if variable.endswith("_API_KEY"))
 
 
-# --- below: a vendor's exceptions as causes
-
-
 def _cause(error: Exception) -> Cause:
     status = getattr(error, "status_code", None)
     name = type(error).__name__

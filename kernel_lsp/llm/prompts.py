@@ -99,8 +99,6 @@ class Prompts:
         found = (name for name in self._loader.list_templates() if name.endswith(SUFFIX) and not name.startswith("_"))
         return tuple(name.removesuffix(SUFFIX) for name in found)
 
-    # --- below: reading templates
-
     def _template(self, name: str) -> _Template:
         match = _FRONT_MATTER.match(self._source(name + SUFFIX))
         if match is None:

@@ -112,9 +112,6 @@ def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:
     return f"; leave larger sizes to another launch by 'launch[({launch.condition}) and {fits}]', or exclude them"
 
 
-# --- below: steps
-
-
 def _decision(step: Fill | Launch | LibraryStep, scope: Scope) -> str:
     if isinstance(step, Fill) or not scope.holds(step.condition, step.span):
         return ""
@@ -247,9 +244,6 @@ def _kernel_name(
         return name_expression(launch, scope.values, signature, signatures)
     except ExpressionError as error:
         raise scope.fault(f"a template argument of '{launch.kernel}': {error.message}", launch.span) from None
-
-
-# --- arguments
 
 
 def _bind_arguments(

@@ -121,8 +121,6 @@ def read_block(text: str) -> Block:
     return block
 
 
-# --- below: finding the block and joining its lines
-
 _COMMENT = re.compile(r"\s*//")
 _VERSION = re.compile(r"\s*//\s*kernel-lsp\s*:[ \t]*")
 _KEY_START = re.compile(r"\s*//\s*([A-Za-z][\w-]{0,30})[ \t]*([\[:])(?!:)")

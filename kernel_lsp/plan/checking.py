@@ -52,9 +52,6 @@ def _is_error(found: Finding) -> bool:
     return found.severity is Severity.ERROR
 
 
-# --- below: one operation
-
-
 @dataclass
 class _Checker:
     """Collect the findings of one operation. `read` and `written` are tensors used by steps."""
@@ -261,9 +258,6 @@ class _Checker:
             if tensor.name not in self.read | self.written:
                 message = f"the scratch tensor '{tensor.name}' is never used"
                 self.add(PlanCode.UNUSED_SCRATCH, message, tensor.span, Severity.WARNING)
-
-
-# --- operations among each other
 
 
 def _check_operation_names(plan: LaunchPlan) -> list[Finding]:

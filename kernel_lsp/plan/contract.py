@@ -93,9 +93,6 @@ def open_scope(operation: Operation, shapes: Mapping[str, tuple[int, ...]], scal
     return scope
 
 
-# --- below: dims
-
-
 def _check_scalars(operation: Operation, scalars: Mapping[str, Number]) -> dict[str, Number]:
     values: dict[str, Number] = {}
     for parameter in operation.parameters:

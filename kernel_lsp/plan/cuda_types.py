@@ -100,9 +100,6 @@ def convert_scalar(value: Number, cuda_type: str) -> Number:
     return int(value)
 
 
-# --- below: the tables
-
-
 def _convert_float(value: float, cuda_type: str) -> float:
     if cuda_type == "float" and math.isfinite(value) and abs(value) > MAX_FLOAT32:
         raise ValueError(f"{value} does not fit float")

@@ -49,9 +49,6 @@ def parse_launch(value: Piece, condition: Expression | None, numbers: set[str]) 
     )
 
 
-# --- below: its parts
-
-
 def _parse_kernel(target: Piece, numbers: set[str]) -> tuple[str, tuple[Expression | str, ...]]:
     match = _KERNEL.match(target.text)
     if match is None:

@@ -102,9 +102,6 @@ def parse_or_raise(text: str, file: str) -> LaunchPlan:
     raise PlanError(first.message, file=file, line=first.line, next_step=PlanCode(first.code).next_step)
 
 
-# --- below: sections of the block
-
-
 @dataclass
 class _Section:
     """One `op:` line and the directives that belong to it."""
@@ -210,8 +207,6 @@ def _refuse_condition(directive: Directive) -> None:
         message = f"'{directive.key}' takes no [condition]: only launch and library do"
         raise Fault(PlanCode.SYNTAX, message, directive.condition.span)
 
-
-# --- one directive each
 
 _BEHIND_TARGET = re.compile(r"\s+(?://|#)\s")
 """Start of a comment after a target."""
@@ -342,9 +337,6 @@ def parse_tensor(piece: Piece) -> TensorParameter:
     dtype = _parse_dtype(type_piece.part(*match.span(1)))
     dims = tuple(parse_expression(dim, "a dim") for dim in type_piece.part(*match.span(2)).split())
     return TensorParameter(name.text, dtype, dims, piece.span)
-
-
-# --- below: parts of a declaration
 
 
 def _parse_parameter(piece: Piece) -> TensorParameter | ScalarParameter:

@@ -52,9 +52,6 @@ def print_step(step: Step) -> str:
             return f"library{_condition(step.condition)}: {step.function}({arguments}) -> ({results})"
 
 
-# --- below: parts of a directive
-
-
 def _operation_directives(operation: Operation) -> list[str]:
     return [
         f"op: {print_signature(operation)}",

@@ -187,8 +187,6 @@ def confined_command(
     return [*_bwrap(confinement), *launched] if confinement.level is SandboxLevel.BWRAP else launched
 
 
-# --- below: the kernel's own words, from <linux/landlock.h>
-
 _CREATE_RULESET, _GET_VERSION = 444, 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _CHANGES = 0x1FF0
@@ -224,9 +222,6 @@ def _rules(confinement: Confinement, version: int) -> Iterator[tuple[str, int]]:
 def _resolved(path: Path) -> str:
     """Resolve symbolic links, except those to the process itself, which must refer to the child."""
     return str(path) if path.parts[:3] == ("/", "proc", "self") else os.path.realpath(path)
-
-
-# --- below: what the launcher is told
 
 
 def _spec(confinement: Confinement, group: TaskGroup | None, parent: int) -> dict[str, object]:
@@ -273,9 +268,6 @@ def _has_seccomp() -> bool:
     allow, action_available = ctypes.c_uint32(0x7FFF0000), 2  # <linux/seccomp.h>
     numbers = {"x86_64": 317, "aarch64": 277}
     return ctypes.CDLL(None).syscall(numbers[platform.machine()], action_available, 0, ctypes.byref(allow)) == 0
-
-
-# --- below: command lines
 
 
 def _n_interpreter_words(words: Sequence[str]) -> int:

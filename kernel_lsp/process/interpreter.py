@@ -42,8 +42,6 @@ def site_packages(python: Path) -> tuple[Path, ...]:
     return tuple(sorted(found for pattern in patterns for found in python.parent.parent.glob(pattern)))
 
 
-# --- below: looking at one
-
 _PROBE = (
     "import importlib.util as u, compileall, sys; print('torch' if u.find_spec('torch') else 'none');"
     "compileall.compile_dir(sys.argv[1], quiet=2)"

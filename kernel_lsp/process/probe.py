@@ -37,9 +37,6 @@ def _outcome(attempt: Callable[[dict], None], request: dict) -> str:
     return "succeeded"
 
 
-# --- below: the attempts; each raises OSError or KeyError when it is denied
-
-
 def _read_secret(request: dict) -> None:
     with open(request["secret"]) as file:
         file.read()

@@ -154,9 +154,6 @@ def cache_environment(cache: Path) -> tuple[tuple[str, str], ...]:
     return tuple((variable, str(cache / folder)) for variable, folder in CACHE_VARIABLES.items())
 
 
-# --- below: the machine
-
-
 def _machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

@@ -122,8 +122,6 @@ class RayCluster:
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    # --- below
-
     async def _open(self) -> None:
         options = Options(
             address=self.address.address,
@@ -206,9 +204,6 @@ class RaySlot(Place):
             f"{self.name} did not start within {self.greeting_deadline_s:g} s: no GPU came free",
             next_step=_more_gpus(self._cluster.address),
         )
-
-
-# --- below: reaching it
 
 
 def _parent() -> str:

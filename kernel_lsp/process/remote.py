@@ -179,8 +179,6 @@ class Link:
         await end_tasks(*self._tasks)
         self._end()
 
-    # --- below: opening
-
     @property
     def _stream(self) -> Stream:
         assert self._opened is not None, "the connection was not opened"
@@ -218,8 +216,6 @@ class Link:
             f"{self._place.name} cannot store the worker's files: {message}",
             next_step="free space in its temporary folder, or set TMPDIR there",
         )
-
-    # --- below: frames
 
     async def _asked(self, request: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
         if self._ending is not None:
@@ -406,9 +402,6 @@ class RemoteWorker:
             task = asyncio.create_task(self._link.signal(number))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-
-# --- below: files of a request
 
 
 def _inputs_of(request: Mapping[str, Any]) -> list[Path]:

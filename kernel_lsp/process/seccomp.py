@@ -100,9 +100,6 @@ def filter_program(machine: str, *, may_start_programs: bool, may_listen: bool) 
     return b"".join([*code, _statement(_RETURN, _ALLOW)])
 
 
-# --- below: what is denied
-
-
 def _denied(numbers: dict[str, int], *, may_start_programs: bool, may_listen: bool) -> Iterator[tuple[int, bytes]]:
     """Return the calls that are always denied. On ENOSYS for clone3 glibc falls back to clone, whose flags a filter can
     inspect."""
@@ -146,9 +143,6 @@ def _conditional(*, may_start_programs: bool, may_listen: bool) -> Iterator[tupl
 
 def _nonzero(number: int) -> list[bytes]:
     return _unless(_EQUAL, 0, [_fail(number)])
-
-
-# --- below: the program's instructions
 
 
 def _statement(code: int, value: int, when_true: int = 0, when_false: int = 0) -> bytes:

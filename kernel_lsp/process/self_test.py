@@ -62,9 +62,6 @@ async def self_test(level: SandboxLevel) -> tuple[Attempt, ...]:
         return tuple(found)
 
 
-# --- below: one profile
-
-
 def _profiles(level: SandboxLevel, root: Path) -> dict[str, Confinement]:
     """Build the profiles as in production, with a scratch folder for the probe."""
     python, scratch = Path(sys.executable), root / "scratch"

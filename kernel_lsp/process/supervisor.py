@@ -240,9 +240,6 @@ async def kill_group(process: asyncio.subprocess.Process) -> None:
         raise
 
 
-# --- below: how a child ends
-
-
 def _kill(process: asyncio.subprocess.Process) -> tuple[int, ...]:
     killed = kill_tree(process.pid) if process.returncode is None else ()
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -272,9 +269,6 @@ async def _has_ended(process: asyncio.subprocess.Process) -> bool:
     if not done:
         waiting.cancel()
     return bool(done)
-
-
-# --- below: how a child is started and its output kept
 
 
 async def _start(

@@ -104,9 +104,6 @@ def tries_to_remove(group: TaskGroup) -> Iterator[float]:
         yield REMOVE_EVERY_S
 
 
-# --- below: where groups are made
-
-
 @functools.cache
 def _parent() -> Path | None:
     """Return the parent for new groups; one is created, joined and removed as a trial, once."""

@@ -354,8 +354,6 @@ class Worker:
         except ValueError:
             return Died(-1, "its answer is not JSON")
 
-    # --- below: asking
-
     def _environment(self) -> dict[str, str]:
         """Return the environment. Where torch's bytecode is missing, Python's bytecode cache goes to our folder, so
         that nothing is written next to other files."""
@@ -396,9 +394,6 @@ class Worker:
         return answer.reply
 
 
-# --- below: starting
-
-
 def _is_compiled(python: Path) -> bool:
     """Return True when the installation compiled torch's Python files. uv does not, and then each start would take 5 s
     instead of 2 (measured, torch 2.11). A previous import of torch compiles only a part."""
@@ -413,9 +408,6 @@ def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
         file=str(python),
         next_step="name a Python interpreter that has torch with --python",
     )
-
-
-# --- below: reading replies
 
 
 def as_error(error: Mapping[str, Any]) -> KernelLspError:

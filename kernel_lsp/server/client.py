@@ -37,8 +37,6 @@ class Client:
         """Send one of our own notifications."""
         self.protocol.notify(method, params)
 
-    # --- messages
-
     def say(self, kind: types.MessageType, message: str) -> None:
         """Show a message to the user."""
         self._wire.window_show_message(types.ShowMessageParams(type=kind, message=message))
@@ -70,8 +68,6 @@ class Client:
             return None
         return chosen.title if chosen is not None else None
 
-    # --- documents
-
     async def show(self, path: Path, line: int | None = None) -> bool:
         """Open a file in the editor, at a 0-based line; return False if the client cannot."""
         at = types.Range(types.Position(line, 0), types.Position(line, 0)) if line is not None else None
@@ -101,8 +97,6 @@ class Client:
         """Publish all diagnostics of a document."""
         self._wire.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found, version))
 
-    # --- refreshes
-
     async def refresh_lenses(self) -> None:
         """Have the client ask for lenses again, if it can."""
         if self.features.refreshes_lenses:
@@ -116,8 +110,6 @@ class Client:
         if self.features.refreshes_hints:
             refreshes.append(_harmless(self._wire.workspace_inlay_hint_refresh_async(None)))
         await asyncio.gather(*refreshes)
-
-    # --- settings
 
     def register(self, name: str, method: str, options: dict[str, Any]) -> None:
         """Register a capability."""

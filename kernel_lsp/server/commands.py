@@ -43,9 +43,6 @@ async def execute(state: State, params: types.ExecuteCommandParams) -> Any:
     return await _HANDLERS[command.name](state, argument)
 
 
-# --- below: one function per command
-
-
 async def _optimize(state: State, about: protocol.TargetArguments) -> protocol.JobStarted:
     return _start_optimize(state, about, "optimize")
 
@@ -220,9 +217,6 @@ _HANDLERS: dict[str, Callable[[State, Any], Any]] = {
     "kernelLsp.revertEverywhere": _revert_everywhere,
     "kernelLsp.explain": _explain,
 }
-
-
-# --- below: what a command needs
 
 
 def _allow(state: State) -> None:

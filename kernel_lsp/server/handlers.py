@@ -36,9 +36,6 @@ PULL_S = 10.0
 """Maximum wait of a diagnostics pull, in seconds; clients pull in the background."""
 
 
-# --- life
-
-
 async def _shutdown(state: State, params: Any) -> None:
     state.client.protocol.shut_down()
     state.exit_status = 0
@@ -61,9 +58,6 @@ async def _initialized(state: State, params: Any) -> None:
 
 def _set_trace(state: State, params: types.SetTraceParams) -> None:
     state.client.protocol.trace = params.value
-
-
-# --- texts
 
 
 def _did_open(state: State, params: types.DidOpenTextDocumentParams) -> None:
@@ -140,9 +134,6 @@ async def _estimate_again(state: State, document: Document) -> None:
             start_estimate(state, document, target.symbol, is_quiet=True)
 
 
-# --- notebooks: each cell is a text
-
-
 def _notebook_opened(state: State, params: types.DidOpenNotebookDocumentParams) -> None:
     state.notebooks.open(params.notebook_document.uri, params.notebook_document.cells)
     for cell in params.cell_text_documents:
@@ -167,9 +158,6 @@ def _notebook_closed(state: State, params: types.DidCloseNotebookDocumentParams)
     state.notebooks.close(params.notebook_document.uri)
     for cell in params.cell_text_documents:
         _close(state, cell.uri)
-
-
-# --- the workspace
 
 
 async def _configuration_changed(state: State, params: types.DidChangeConfigurationParams) -> None:
@@ -213,9 +201,6 @@ def _progress_cancelled(state: State, params: types.WorkDoneProgressCancelParams
     job = state.jobs.of_token(params.token)
     if job is not None:
         state.spawn(state.jobs.cancel(job))
-
-
-# --- questions
 
 
 async def _hover(state: State, params: types.HoverParams) -> types.Hover | None:

@@ -96,8 +96,6 @@ class Knowledge:
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
         self._of_file: dict[str, list[RunSummary]] = {}
 
-    # --- estimates
-
     def learn_estimate(self, uri: str, symbol: str, estimate: KnownEstimate) -> None:
         self._estimates[uri, symbol] = estimate
         self._no_estimates.pop((uri, symbol), None)
@@ -141,8 +139,6 @@ class Knowledge:
                     found.append((now, line, known.digest != target.digest))
         return found
 
-    # --- checks
-
     def learn_check(self, uri: str, check: KnownCheck) -> None:
         self._checks[uri] = check
 
@@ -174,8 +170,6 @@ class Knowledge:
         for of_targets in (self._estimates, self._no_estimates, self._captures):
             for key in [key for key in of_targets if key[0] == uri]:
                 del of_targets[key]
-
-    # --- runs
 
     def learn_runs(self, workspace: Path, runs: tuple[RunSummary, ...]) -> None:
         self._runs[workspace] = runs
@@ -219,9 +213,6 @@ class Knowledge:
         for runs in self._runs.values():
             for run in runs:
                 self._of_file.setdefault(os.path.realpath(run.file), []).append(run)
-
-
-# --- below
 
 
 def _same_target(run_symbol: str, symbol: str) -> bool:

@@ -83,8 +83,6 @@ class EditorSettings:
         for directory in tuple(self._read):
             self._now(directory)
 
-    # --- below
-
     def _now(self, directory: Path) -> _Read:
         known, changed = self._read.get(directory), _pyproject_changed(directory)
         if known is not None and known.changed == changed:
@@ -112,9 +110,6 @@ def overrides_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def are_alike(one: Settings, other: Settings) -> bool:
     """Return True when an estimate under one is valid under the other."""
     return all(getattr(one, name) == getattr(other, name) for name in OF_ESTIMATES)
-
-
-# --- below
 
 
 def _load(directory: Path, overrides: Mapping[str, Any]) -> Settings:

@@ -102,8 +102,6 @@ class State:
         self.knowledge.forget(uri)
         self._lensed.pop(uri, None)
 
-    # --- settings
-
     def settings_for(self, path: Path | None) -> Settings:
         """Return the settings for a file, or the defaults. An invalid setting is reported once, and the previous values
         stay."""
@@ -135,8 +133,6 @@ class State:
             if isinstance(value, dict):
                 self.settings.set_for(folder, value)
         self.everything_changed()
-
-    # --- what the client is shown
 
     def diagnostics(self, document: Document) -> list[types.Diagnostic]:
         """Return the current diagnostics of a document."""
@@ -174,8 +170,6 @@ class State:
         """Publish diagnostics, but not before the first analysis: an empty list would mean no findings."""
         if not self.client.features.pulls_diagnostics and self.analyses.latest(document).is_any:
             self.client.publish(document.uri, self.diagnostics(document), document.version)
-
-    # --- runs
 
     def list_runs(self, path: Path | None) -> None:
         """Load the earlier runs of a file's workspace, once; offer to go on with the newest that was interrupted."""
@@ -224,8 +218,6 @@ class State:
         """Return True while a run of ours writes to the archive of the workspace: its end is learned from its reply."""
         return any(job.workspace == workspace and isinstance(job.request, RUNS) for job in self.jobs)
 
-    # --- jobs
-
     def _job_changed(self, job: Job) -> None:
         if self.client.wants_job_news:
             self.client.notify("kernelLsp/jobChanged", job.params())
@@ -252,9 +244,6 @@ class State:
     def _engine_died(self, workspace: Path, how: str) -> None:
         text = f"The kernel-lsp engine of {workspace} ended ({how}). It starts again when it is needed."
         self.client.warn(text)
-
-
-# --- below
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

@@ -72,9 +72,6 @@ def revert_operator(root: Path, name: str) -> Rewritten:
     return _rewritten(root, f"{USE_PREFIX}{name}", lambda file: _revert_edits(file, name))
 
 
-# --- files
-
-
 @dataclass(frozen=True)
 class _File:
     """A parsed file. `starts` are the byte offsets of its lines."""
@@ -160,9 +157,6 @@ def _applied(data: bytes, edits: list[_Edit]) -> bytes:
     return data
 
 
-# --- using
-
-
 def _use_edits(file: _File, root: Path, operator: Operator) -> list[_Edit]:
     names = dict(_names(file, root, operator))
     wrapped = {id(call.args[0]) for call in file.calls if _wraps(call, f"{USE_PREFIX}{operator.name}")}
@@ -233,9 +227,6 @@ def _is_within(call: ast.Call, file: _File, operator: Operator) -> bool:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == operator.symbol
     ]
     return any(node.lineno <= call.lineno <= (node.end_lineno or node.lineno) for node in definitions)
-
-
-# --- reverting
 
 
 def _revert_edits(file: _File, name: str) -> list[_Edit]:

@@ -95,8 +95,6 @@ def parsed_source(text: str) -> ParsedSource:
     return ParsedSource(source.data, source.root)
 
 
-# --- below: finding `__global__` functions in the tree
-
 _MAY_MAKE = re.compile(r"^[ \t]*#[ \t]*(?:define|if)", re.MULTILINE)
 """Marks macros and conditions, which may change a kernel's declaration."""
 
@@ -284,8 +282,6 @@ def _qualified_name(kernel: _Kernel, source: _Source) -> str:
 def _unnamed(parameter: KernelParameter) -> KernelParameter:
     return KernelParameter("", parameter.element, parameter.is_pointer, parameter.is_const)
 
-
-# --- parameters and their types
 
 _PARAMETER_TYPES = frozenset({"parameter_declaration", "optional_parameter_declaration"})
 _WITH_DEFAULT = frozenset({"optional_parameter_declaration", "optional_type_parameter_declaration"})

@@ -90,9 +90,6 @@ def split_extension(text: str) -> SplitExtension | NotSplit:
     return SplitExtension("\n".join(halves.device) + "\n", "\n".join(halves.host) + "\n", tuple(halves.templates))
 
 
-# --- below: where each declaration goes
-
-
 def _place(node: Node, data: bytes, halves: _Halves) -> None:
     text = _text(node, data)
     line = f"#line {node.start_point[0] + 1}\n"
@@ -173,9 +170,6 @@ def _place_kernel(node: Node, text: str, line: str, data: bytes, halves: _Halves
         if found is None:
             raise _Whole("a template kernel whose name cannot be read")
         halves.templates.append(found[1])
-
-
-# --- below: launches
 
 
 def _rewritten(node: Node, data: bytes) -> str:
@@ -283,9 +277,6 @@ def python_findings(text: str) -> tuple[Finding, ...]:
         line = getattr(error, "lineno", None)
         return (_error("syntax", f"it is no Python: {error}", line),)
     return tuple(finding for node in ast.walk(tree) for finding in _findings(node))
-
-
-# --- below: one node
 
 
 def _findings(node: ast.AST) -> Iterator[Finding]:

@@ -65,9 +65,6 @@ def extract(source: PythonFile, selection: Selection, name: str, known: Mapping[
     )
 
 
-# --- below: inputs
-
-
 def _known_part(source: PythonFile, own: OwnUse, known: Mapping[str, str]) -> tuple[str, ast.Attribute]:
     """Return the longest used prefix that is a tensor or a number. Raises TargetError without one."""
     for path, node in reversed(own.nodes):
@@ -108,9 +105,6 @@ def _sizes(items: Sequence[str], known: Mapping[str, str]) -> list[str]:
 def _as_written(value: str, selection: Selection) -> str:
     """Replace ``self`` in ``self.<path>`` by the method's own name for it."""
     return f"{selection.own_name}.{value.removeprefix(OWN)}" if value.startswith(OWN) else value
-
-
-# --- below: texts
 
 
 def _lines(

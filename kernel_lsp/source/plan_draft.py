@@ -50,9 +50,6 @@ def assumed_arguments(text: str) -> dict[str, tuple[str, ...]]:
     return {head["name"]: tuple(map(_argument, head["parameters"].split(","))) for head in heads}
 
 
-# --- below: what is launched
-
-
 @dataclass(frozen=True)
 class _Step:
     """A kernel with its launch, where the file has one."""
@@ -139,9 +136,6 @@ def _argument(parameter: str) -> str:
     )
 
 
-# --- below: the plan
-
-
 @dataclass
 class _Draft:
     """One operation. `names` are the dims of host expressions, `shapes` and `dtypes` those of tensors by root."""
@@ -178,8 +172,6 @@ class _Draft:
         op = f"// op: {name}({', '.join(parameters)}) -> ({', '.join(map(self._declared, results))})"
         plan = ["// kernel-lsp: 1", f"// task: {self.task}", op, *body]
         return _lowered("\n".join([*plan, f"// Complete {self._completed()}."]), free)
-
-    # --- names
 
     def _name_values(self, step: _Step) -> None:
         for parameter, argument in step.pairs:
@@ -220,8 +212,6 @@ class _Draft:
     def _fresh(self, name: str) -> str:
         taken = {*RESERVED, *self.names.values(), *self.tensors.values()}
         return f"{name}_" if name in taken else name
-
-    # --- tensors
 
     def _add_tensors(self, step: _Step) -> None:
         for parameter, argument in step.pairs:
@@ -281,8 +271,6 @@ class _Draft:
 
     def _declared(self, root: str) -> str:
         return f"{self.tensors[root]}: {self.dtypes[root]}[{', '.join(self.shapes[root])}]"
-
-    # --- steps
 
     def _fills(self) -> Iterator[str]:
         """Yield a fill for what the host sets to zero and for what atomics add to."""

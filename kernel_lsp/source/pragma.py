@@ -109,8 +109,6 @@ def bind_tensor(item: TensorItem, sizes: dict[str, int]) -> TensorInput:
     )
 
 
-# --- below: items
-
 _INIT = re.compile(r"\s*init\s*:")
 _ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)\s*(.*\S)\s*", re.DOTALL)
 _TENSOR = re.compile(r"([A-Za-z]\w*)\s*\[(.*?)\](.*)", re.DOTALL)
@@ -249,9 +247,6 @@ def _set_size(name: str, size: int, line: int, pragma: Pragma) -> None:
         raise PragmaError(f"'{name}' is {pragma.sizes[name]} and {size}", line)
 
 
-# --- sizes
-
-
 def _size(dim: Expression, item: TensorItem, sizes: dict[str, int]) -> int:
     size = _evaluated(dim, f"the dim '{dim}' of '{item.name}'", item.line, sizes)
     if size < 0:
@@ -328,9 +323,6 @@ def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
         case "bool":
             return "bool"
     return "other"
-
-
-# --- below: names in annotations
 
 
 def _unquoted(annotation: ast.expr | None) -> ast.expr | None:

@@ -294,8 +294,6 @@ def target_digest(source: PythonFile, line: int, end_line: int) -> str:
     return digest_of(text)
 
 
-# --- below: reading
-
 _PRAGMA = re.compile(r"#+\s*kernel-lsp\s*:(.*)")
 
 

@@ -100,8 +100,6 @@ def read_symbol(symbol: str, path: Path, source: PythonFile, example: Example = 
     return _read_symbol(f"{path.name}::{symbol}", symbol, path, source, example)
 
 
-# --- below: the three forms of a target
-
 _INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs")
 
 
@@ -126,9 +124,6 @@ def _read_kernelbench(target: str, path: Path, source: PythonFile) -> TargetSour
     examples = " or ".join(f"{source.file}::{name}" for name in names[:3])
     next_step = f"write {examples}" if names else "name a file with a function or an nn.Module"
     raise TargetError(message, file=source.file, line=1, next_step=next_step)
-
-
-# --- finding the symbol
 
 
 def _find(symbol: str, source: PythonFile) -> Definition:
@@ -206,9 +201,6 @@ def _forward_of(node: ast.ClassDef, source: PythonFile) -> FunctionNode:
     else:
         message, next_step = f"the class '{node.name}' is no nn.Module", f"name a method: {node.name}.method"
     raise TargetError(message, file=source.file, line=node.lineno, next_step=next_step)
-
-
-# --- what the text says of its inputs
 
 
 @dataclass(frozen=True)
@@ -448,9 +440,6 @@ def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[
         yield subject.function.lineno, proposal.pragma(required or names)
     if proposal.sizes:
         yield subject.function.lineno, proposal.sizes_pragma
-
-
-# --- constructors
 
 
 def _init_arguments(subject: _Subject, pragma: Pragma) -> dict[str, float | int | bool | str] | None:

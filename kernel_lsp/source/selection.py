@@ -79,9 +79,6 @@ def select(source: PythonFile, symbol: str, first_line: int, last_line: int) -> 
     return selection
 
 
-# --- below: which statements
-
-
 def _function(source: PythonFile, symbol: str) -> tuple[FunctionNode, str]:
     """Return the function, and its name for `self`, empty for a plain function."""
     node = source.definition(symbol)
@@ -139,9 +136,6 @@ def _leaves_loop(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.For | ast.While | ast.FunctionDef | ast.ClassDef):
         return False
     return any(_leaves_loop(inner) for block in _blocks(statement) for inner in block)
-
-
-# --- below: what flows in and out
 
 
 class _Flow:
@@ -260,9 +254,6 @@ def _parameters(function: FunctionNode) -> set[str]:
         arguments.kwarg,
     )
     return {argument.arg for argument in every if argument is not None}
-
-
-# --- below: the object's own
 
 
 def _own_uses(source: PythonFile, statements: Sequence[ast.stmt], own_name: str) -> Iterator[OwnUse]:

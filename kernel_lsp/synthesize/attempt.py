@@ -204,9 +204,6 @@ class Attempts:
         return read_target(str(self._file(made)), self._folder.root)
 
 
-# --- below: state
-
-
 class _Dropped(Exception):
     """A filter dropped the task."""
 
@@ -252,9 +249,6 @@ def inefficiencies(graph: Graph) -> tuple[str, ...]:
     view = GraphView(graph)
     found = (rule(node, view) for node in graph.nodes for rule in _RULES)
     return tuple(message for message in found if message)
-
-
-# --- below: the rules
 
 
 def _linear_of_linear(node: GraphNode, view: GraphView) -> str:

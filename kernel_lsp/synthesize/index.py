@@ -98,9 +98,6 @@ def open_journal(path: Path, request: SynthesisRequest) -> Iterator[Journal]:
         yield Journal(file, attempts)
 
 
-# --- below: reading
-
-
 def _read(path: Path, request: SynthesisRequest) -> dict[int, Attempt]:
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]

@@ -101,9 +101,6 @@ async def synthesize(
     return synthesis
 
 
-# --- below: the loop
-
-
 async def _run(
     synthesis: Synthesis,
     journal: Journal,
@@ -152,9 +149,6 @@ class _Settled:
             if len(self._synthesis.accepted) > n_before:
                 write_task(self._folder, self._synthesis.accepted[-1])
             self._next += 1
-
-
-# --- below: workers
 
 
 class _Workers:

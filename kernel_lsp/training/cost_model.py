@@ -86,9 +86,6 @@ def fit_cost_model(x: Array, y: Array, draw: np.random.Generator, n_trees: int =
     return model
 
 
-# --- below: one tree
-
-
 def _edges(column: Array) -> Array:
     """Return up to N_BINS - 1 thresholds, each halfway between two values, so that rounding moves no row across."""
     values = np.unique(column)

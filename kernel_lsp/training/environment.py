@@ -258,9 +258,6 @@ def action_text(action: Action) -> str:
     return ", ".join(f"{name}={value}" for name, value in action.items())
 
 
-# --- below
-
-
 def _recorded_reward(task: TimedTask, time_us: float) -> Reward:
     speedups = {name: each / time_us for name, each in task.baselines_us.items()}
     return reward_of_speedups(speedups, "measured") if EAGER in speedups else Reward(value=RIGHT, kind="measured")

@@ -225,9 +225,6 @@ def family(task: Task) -> str:
     return "+".join(kind for kind in HEAVY_KINDS if any(is_a(node.op, kind) for node in nodes)) or "pointwise"
 
 
-# --- below
-
-
 def _waves(launch: BoundLaunch) -> float:
     """Return the logarithm of the waves of blocks, by threads and dynamic shared memory."""
     per_multiprocessor = max(1, THREADS_PER_MULTIPROCESSOR // launch.n_threads_per_block)

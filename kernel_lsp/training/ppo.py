@@ -89,8 +89,6 @@ class Trainer:
             self._iterate(settings.n_picks)
         return self.policy
 
-    # --- below: stages
-
     def _iterate(self, n_picks: int) -> None:
         batch = self.sample(n_picks, self._settings.n_episodes)
         self.curve.append(float(batch.shares.mean()))
@@ -117,8 +115,6 @@ class Trainer:
         batch = self.sample(self._settings.n_picks, self._settings.n_rejection_episodes)
         for _ in range(self._settings.n_critic_steps):
             self._critic_step(batch)
-
-    # --- below: gradients
 
     def _policy_gradients(self, batch: Batch, advantages: Array) -> list[Array]:
         """Return the gradients of the clipped objective and of the entropy bonus."""
@@ -148,8 +144,6 @@ class Trainer:
         inputs = Critic.inputs(batch.inputs, batch.open)
         errors = self.critic.network(inputs) - batch.returns
         self._of_critic.step(self.critic.network.gradients(inputs, 2 * errors / len(errors)))
-
-    # --- below: episodes
 
     def sample(self, n_picks: int, n_episodes: int) -> Batch:
         """Return the steps of `n_episodes` sampled episodes of every task."""

@@ -230,9 +230,6 @@ def trained_order(
         return None
 
 
-# --- below
-
-
 def _shortened(value: Any) -> Any:
     """Round numbers to 6 digits, in lists and dictionaries."""
     if isinstance(value, float):

@@ -97,9 +97,6 @@ def feature_names(tasks: Iterable[TimedTask]) -> list[str]:
     return sorted(found)
 
 
-# --- below
-
-
 def _task_text(task: TimedTask) -> str:
     head = json.dumps(task.model_dump(mode="json", exclude={"schedules"}))[:-1]
     schedules = ",\n".join(json.dumps(each.model_dump(mode="json")) for each in task.schedules)

@@ -154,9 +154,6 @@ def write_verl(path: Path, trajectories: Sequence[Trajectory], split: str = "tra
     return len(rows)
 
 
-# --- below
-
-
 def _turns(trajectories: Sequence[Trajectory]) -> Iterator[tuple[Trajectory, Turn]]:
     for trajectory in trajectories:
         for turn in trajectory.turns:

@@ -70,8 +70,6 @@ class AgentProposal(Proposal):
             question = _continued(question, reply, said)
         return self._outcome(Ended("right") if best is not None else ended, best)
 
-    # --- below: one turn
-
     async def _hand_in(self, question: Question, reply: Replied) -> tuple[str, Member | None, bool]:
         """Evaluate a submitted kernel. Return the reply to the model, the member if it is correct, and whether it could
         be parsed."""

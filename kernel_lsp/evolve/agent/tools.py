@@ -127,8 +127,6 @@ class AgentTools:
         except KernelLspError as error:
             return ToolResult(str(error), is_error=True)
 
-    # --- below: the tools
-
     async def _describe(self) -> ToolResult:
         return ToolResult(task_document(self._task, self._session))
 
@@ -167,8 +165,6 @@ class AgentTools:
 
     async def _explain(self, finding: str) -> ToolResult:
         return ToolResult(explain(finding), is_error=not has_page(finding))
-
-    # --- below: words
 
     def _candidate(self, code: str) -> Candidate:
         return Candidate(text=assemble(code, self._task.target), origin=Origin(proposer="user", description="agent"))
@@ -231,9 +227,6 @@ async def answer(line: str, tools: AgentTools) -> dict[str, Any] | None:
     if not isinstance(params, dict):
         return _error(message["id"], BAD_PARAMS, "params are no object")
     return await _respond(message["id"], message["method"], params, tools)
-
-
-# --- below
 
 
 async def _respond(id_: Any, method: str, params: dict[str, Any], tools: AgentTools) -> dict[str, Any]:

@@ -280,9 +280,6 @@ def _lock(file: IO[str], folder: Path) -> None:
         ) from None
 
 
-# --- below: the folder and the connection
-
-
 def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
@@ -344,9 +341,6 @@ def merge_archives(sources: Sequence[Path], workspace: Path) -> Merge:
     with Archive(workspace) as archive:
         merged = tuple(_merge(archive, file, source) for file, source in zip(files, sources, strict=True))
     return Merge(archive=str(workspace / FOLDER_NAME), sources=merged)
-
-
-# --- below: one source
 
 
 def _file(workspace: Path) -> Path:

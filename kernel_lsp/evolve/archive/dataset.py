@@ -113,9 +113,6 @@ def write_dataset(found: Iterator[Row], path: Path, form: Format) -> int:
     return n_rows
 
 
-# --- below
-
-
 def _deepest(archive: Archive, run_id: str, candidate_id: str | None) -> Verdict | None:
     """Return a candidate's most complete verdict."""
     depths = ("full", "screen", "rank", "precheck") if candidate_id is not None else ()

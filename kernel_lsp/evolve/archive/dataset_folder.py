@@ -103,9 +103,6 @@ def card_text(files: Mapping[str, int], n_runs: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- below: rows
-
-
 def _family(archive: Archive, run_id: str) -> str:
     """Return the set of operators of the run's task."""
     task_json = archive.run(run_id).task_json
@@ -224,9 +221,6 @@ def published_columns(row: Row) -> dict[str, Any]:
     }
 
 
-# --- below: numbers of a verdict
-
-
 def _time_ms(verdict: Verdict | None, baseline: str) -> float | None:
     """Return the time over all operations: ours, eager's, or that of the fastest mode of torch.compile. Estimates are
     no times here."""
@@ -260,9 +254,6 @@ def split_rows(keys: Sequence[Iterable[str]]) -> list[Split]:
         for key in row:
             _join(parents, row[0], key)
     return [_split_of(_root(parents, row[0])) for row in rows]
-
-
-# --- below: groups
 
 
 def _root(parents: dict[str, str], key: str) -> str:

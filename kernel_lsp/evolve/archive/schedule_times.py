@@ -35,9 +35,6 @@ def schedule_tables(workspaces: Sequence[Path]) -> list[ScheduleTable]:
     ]
 
 
-# --- below
-
-
 def _measured(archive: Archive, run: RunRecord) -> Iterator[tuple[str, TimedTask]]:
     if run.task_json is None:
         return

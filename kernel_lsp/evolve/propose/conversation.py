@@ -69,8 +69,6 @@ class Conversation:
             raise RepliesAwaited(outcome.message, next_step="reply to it, then resume the run")
         return outcome
 
-    # --- below
-
     def _model(self, purpose: Purpose, index: int) -> Model:
         """The drawn model; another one where its key was refused and another one's was not."""
         models = self._roster.of(purpose)

@@ -66,9 +66,6 @@ def describe_times(verdict: Verdict) -> str:
     return "\n".join(line for line in lines if line)
 
 
-# --- below
-
-
 def _measured(name: str, comparison: Comparison) -> str:
     ours = comparison.ours
     if not isinstance(ours, Measurement):

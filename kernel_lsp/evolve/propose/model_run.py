@@ -142,8 +142,6 @@ class ModelRun:
         )
         return ModelSearch(lambda tell: self._workshop(records, tell), records, self.program, settings)
 
-    # --- below
-
     def _workshop(self, records: ModelRecords, tell: Callable[[Event], None]) -> Workshop:
         choices = self.request.choices
         pace = Pace(n_at_once=choices.model_concurrency, requests_per_minute=choices.model_requests_per_minute)

@@ -97,8 +97,6 @@ class ModelSearch:
         """Return the spending of the whole run, including the time before a resume."""
         return self._shop.conversation.spending
 
-    # --- below: the proposals in their order
-
     async def _drive(self) -> None:
         await self._evaluate_seeds()
         settings = self._settings
@@ -217,8 +215,6 @@ class ModelSearch:
                 best = outcome.member.time_us
             history.append(best)
         return tuple(history)
-
-    # --- below: seeds, events, the end
 
     async def _evaluate_seeds(self) -> None:
         """The given kernels and the generator's schedules, as members of every island."""

@@ -190,9 +190,6 @@ def plan_proposal(
     return _evolve(slot, n_per_generation, members, n_islands, draw)
 
 
-# --- below
-
-
 def _evolve(slot: int, n_per_generation: int, members: Sequence[Member], n_islands: int, draw: random.Random) -> Plan:
     """Plan within the proposal's own island, from least to most guided; the first proposal of each island is a new
     translation, in addition to the seeds. With kernels given by the user, the search improves those instead."""

@@ -66,8 +66,6 @@ class Questions:
         again = self._question("reformat", "reformat", inputs, slot, question.request.temperature, question.edited)
         return replace(again, operator=question.operator)
 
-    # --- below: inputs by operator
-
     def _translate(self, plan: Plan, hint: str, feedback: str) -> tuple[dict[str, Any], str | None]:
         return {"task": self.task, "kernels": shown(plan.members), "related": self.related}, None
 

@@ -107,8 +107,6 @@ class Proposal:
                 question = self._shop.questions.repair(candidate.text, problem, draw.slot, draw.arms.temperature)
         return self._outcome(Ended("wrong", _short(outcome_message(verdict))), None)
 
-    # --- below: one attempt
-
     def _n_repairs(self) -> int:
         allowed = self._shop.repair_rounds
         return allowed if self._draw.plan.operator == "translate" else min(allowed, N_REPAIRS_IN_EVOLUTION)
@@ -242,8 +240,6 @@ class Proposal:
                 }
             )
         )
-
-    # --- below: the end
 
     def _member(self, candidate: Candidate, verdict: Verdict) -> Member | None:
         time_us = score_us(verdict)

@@ -46,9 +46,6 @@ def cpp_texts(operator: OperatorText) -> CppTexts:
     )
 
 
-# --- the operator
-
-
 def _operation(operator: OperatorText, text: OperationText, table: KernelTable) -> CppOperation:
     values = configured_values(operator.task, operator.plan, text.operation, text.signatures)
     return CppOperation(text, values, table.index)

@@ -112,9 +112,6 @@ def cpp_scope(head: str, body: Iterable[str]) -> list[str]:
     return [f"{head}{{", *(INDENT + line for line in body), "}"]
 
 
-# --- the printer
-
-
 def _broken(line: str) -> Iterator[str]:
     indent = len(line) - len(line.lstrip())
     continued = " " * indent + ("//" if line.lstrip().startswith("//") else "") + CONTINUATION

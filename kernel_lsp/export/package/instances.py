@@ -73,9 +73,6 @@ def configured_values(
     return found
 
 
-# --- shapes of one configuration
-
-
 def _named(launch: Launch, signature: KernelSignature, values: Mapping[str, Number]) -> str:
     name = kernel_name(launch, values)
     return f"{name}<>" if signature.template_parameters and not launch.template_arguments else name

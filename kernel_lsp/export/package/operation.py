@@ -334,9 +334,6 @@ class CppOperation:
         return [name for name in made if name not in kept]
 
 
-# --- text of parts
-
-
 def _refused(condition: str, reason: str) -> str:
     return f"if ({condition}) return {cpp_string(reason)};"
 

@@ -62,8 +62,6 @@ def package_module(operator: OperatorText) -> str:
     return "\n".join([*operator.docstring(ORIGIN), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- parts of the file
-
 _PROVENANCE = [
     "",
     'PROVENANCE = json.loads(Path(__file__).with_name("provenance.json").read_text(encoding="utf-8"))',
@@ -250,8 +248,6 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# --- checks and words
-
 _PYPROJECT = """\
 [build-system]
 requires = ["setuptools>=64", "torch>={OLDEST_TORCH}"]
@@ -384,9 +380,6 @@ def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
     """Return shapes with one empty dim each. PyTorch itself decides if it accepts them."""
     sizes = _sizes(task, operation, next(iter(PATTERNS.values())), 1)
     return [shapes for dim in sizes if (shapes := _shapes(task, operation, {**sizes, dim: 0}))]
-
-
-# --- drawing sizes
 
 
 def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:

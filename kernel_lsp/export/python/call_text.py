@@ -81,9 +81,6 @@ def _like(pairs: list[tuple[str, str]]) -> str:
     return f"{', '.join(names)} = map(torch.empty_like, {tuple_text(originals)})"
 
 
-# --- one step
-
-
 def _library(text: OperationText, step: LibraryStep, depth: int) -> list[str]:
     arguments = [_library_argument(text, argument) for argument in step.arguments]
     results = [text.rename(result) for result in step.results]
@@ -157,9 +154,6 @@ def kernel_names(text: OperationText) -> tuple[str, ...]:
     """Return the name expressions that do not depend on shapes, so that one compilation makes them all."""
     names = [_kernel_name(text, launch) for launch in text.launches]
     return tuple(name[1:-1] for name in names if name.startswith('"'))
-
-
-# --- parts of a launch
 
 
 def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:

@@ -242,9 +242,6 @@ class OperationText:
         ]
 
 
-# --- text of parts
-
-
 def _annotation(n_tensors: int) -> str:
     return "Tensor" if n_tensors == 1 else f"tuple[{', '.join(['Tensor'] * n_tensors)}]"
 

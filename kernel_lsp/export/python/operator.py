@@ -81,9 +81,6 @@ def operator_text(parts: OperatorParts) -> str:
     return "\n".join([*operator.docstring(), "", *head, "", operator.public_names(), *body, ""])
 
 
-# --- the operator's object
-
-
 def _operator(operator: OperatorText) -> list[str]:
     names = dict.fromkeys(name for text in operator.operations for name in kernel_names(text))
     lines = [

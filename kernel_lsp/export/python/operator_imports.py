@@ -44,9 +44,6 @@ def imported_names() -> set[str]:
     return {name for line in OPERATOR_IMPORTS for name in _bound_names(line)}
 
 
-# --- one line
-
-
 def _merged(lines: Iterable[str]) -> set[str]:
     """Merge the imports into one line per module."""
     merged: set[str] = set()

@@ -306,9 +306,6 @@ class OperatorText:
         return text
 
 
-# --- parts of the file
-
-
 def _with_needed(plan: LaunchPlan) -> LaunchPlan:
     """Return the plan whose forward keeps what the backward takes; the rest of what it keeps is scratch."""
     given = {tensor.name for tensor in given_by_forward(plan)}

@@ -145,9 +145,6 @@ def string_literal(text: str) -> str:
     return repr(text) if '"' in text and "'" not in text else f'"{body}"'
 
 
-# --- the printer
-
-
 def _python(expression: Expression, rename: Rename, outer: int) -> str:
     match expression:
         case Constant(value):

@@ -91,9 +91,6 @@ def is_idle(loop: Loop) -> bool:
     return made.isdisjoint(live_in(loop.outside[0])) and not any(_counts(loop, block) for block in loop.exits)
 
 
-# --- below: exit conditions
-
-
 def _location(loop: Loop) -> Location | None:
     found = (instruction for block in loop.blocks for instruction in (*block.instructions, block.terminator))
     locations = (instruction.location for instruction in found if instruction is not None)
@@ -106,9 +103,6 @@ def _conditions(block: Block) -> Iterator[str]:
         yield block.guard.register.name
     if block.selector is not None:
         yield block.selector.name
-
-
-# --- below: loop invariance
 
 
 def _changing(loop: Loop) -> set[str]:
@@ -153,9 +147,6 @@ def _may_leave(instruction: Instruction) -> bool:
     """Check for a call of an external function, which may end the thread."""
     names = {operand.name for operand in instruction.operands if isinstance(operand, Symbol)}
     return instruction.opcode == "call" and names.isdisjoint(STUBBED_FUNCTIONS)
-
-
-# --- below: side effects and counters
 
 
 def _is_silent(instruction: Instruction) -> bool:

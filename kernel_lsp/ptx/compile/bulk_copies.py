@@ -102,9 +102,6 @@ def store_any(e: Emitter, i: Instruction) -> None:
 HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": store_any}
 
 
-# --- below: objects
-
-
 def _wide(e: Emitter, operand: Operand) -> str:
     """Return a 32-bit operand as i64."""
     return e.coerce(e.read(operand, "i32"), "i32", "i64")
@@ -166,9 +163,6 @@ def _wait(e: Emitter, i: Instruction) -> None:
 def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
     parity = _wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
     _call(e, i, "barrier_test", _object(e, i, address), parity)
-
-
-# --- below: copies
 
 
 def _end_copies(e: Emitter, n_pending: int) -> None:

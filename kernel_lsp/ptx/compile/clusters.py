@@ -132,8 +132,6 @@ def is_mapped_access(i: Instruction, mapped: frozenset[str]) -> bool:
 HANDLERS: dict[str, Handler] = {"mapa": map_address, "getctarank": block_rank}
 
 
-# --- below
-
 _NO_RANK = f"i64 {MAX_CLUSTER_BLOCKS}"
 
 

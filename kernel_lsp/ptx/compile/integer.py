@@ -399,8 +399,6 @@ INTEGER_FORMS: dict[str, Handler] = {
 """Integer handlers of the opcodes that floats share."""
 
 
-# --- below
-
 _N_BUFFER_WINDOWS = FIRST_CLUSTER_WINDOW - FIRST_BUFFER_WINDOW
 
 

@@ -164,9 +164,6 @@ def n_matrices(i: Instruction) -> int:
     return next(_N_MATRICES[modifier] for modifier in i.modifiers if modifier in _N_MATRICES)
 
 
-# --- below: products
-
-
 def _kinds(i: Instruction) -> tuple[str, str, str, str]:
     """Return the types of d, a, b and c. `wmma` in f16 does not name those of its factors."""
     kinds = i.types()
@@ -220,9 +217,6 @@ def _registers_of(i: Instruction, operand: Operand, held: Fragment) -> tuple[Ope
     if len(registers) != held.n_registers and not is_repeated:
         raise UnsupportedPtxError(f"a fragment of {len(registers)} registers in place of {held.n_registers}", i)
     return registers
-
-
-# --- below: steps of one lane
 
 
 def elements_of(operand: Operand) -> tuple[Operand, ...]:
@@ -280,9 +274,6 @@ def _row_pointer(e: Emitter, i: Instruction, operand: Operand) -> str:
     is_load = i.opcode == "ldmatrix"
     address = operand_address(e, i, operand)
     return locate_at(e, i, address, ROW_BYTES, reads=is_load, writes=not is_load, space="shared")
-
-
-# --- below: fragments in memory
 
 
 @dataclass(frozen=True)

@@ -230,9 +230,6 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-# --- below: addresses
-
-
 def _vector_length(i: Instruction) -> int:
     return next((_VECTOR[modifier] for modifier in i.modifiers if modifier in _VECTOR), 1)
 
@@ -327,9 +324,6 @@ def _mark(e: Emitter, shadow: str, n_bytes: int) -> None:
 
 def _repeated(byte: int, n_bytes: int) -> int:
     return int.from_bytes(bytes([byte]) * n_bytes, "little")
-
-
-# --- below: atomics
 
 
 def _exchange(e: Emitter, i: Instruction, kind: str, pointer: str, result: Operand, operands: list[Operand]) -> None:

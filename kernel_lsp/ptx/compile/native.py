@@ -102,9 +102,6 @@ def translate(functions: Sequence[Callable[..., int]], others: Sequence[Callable
     return _DECLARATIONS + declared(others) + bodies
 
 
-# --- below: one function
-
-
 @functools.cache
 def _definitions(module: str) -> dict[str, ast.FunctionDef]:
     """Return the function definitions of a module. Parsing them together is much faster than one by one."""

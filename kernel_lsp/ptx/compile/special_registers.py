@@ -40,8 +40,6 @@ def special_register(e: FieldReader, name: str) -> str:
     raise UnsupportedPtxError(f"the special register {name}")
 
 
-# --- below
-
 _LAUNCH_REGISTERS = {
     "%ctaid.x": Launch.CTAID_X,
     "%ctaid.y": Launch.CTAID_Y,

@@ -170,8 +170,6 @@ def _two_of_row(text: IrText, lane: str, matrix: int, *, is_transposed: bool) ->
     return text.op(f"or i32 {halves[0]}, {text.op(f'shl i32 {halves[1]}, 16')}")
 
 
-# --- below: the product. Matrices are arrays of elements in row-major order.
-
 _ELEMENT = {8: "i8", 16: "i16", 32: "i32", 64: "i64"}
 
 

@@ -68,9 +68,6 @@ def warpgroup_product(i: Instruction) -> Product:
 HANDLERS: dict[str, Handler] = {"wgmma": warpgroup}
 
 
-# --- below: operands
-
-
 def _put_columns(e: Emitter, i: Instruction, step: Step, product: Product, descriptor: Operand) -> None:
     """Read a lane's part of the right factor: four terms of a column are contiguous, 8 columns lie together."""
     value = e.read(descriptor, "i64")

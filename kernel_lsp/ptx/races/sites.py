@@ -59,8 +59,6 @@ def is_of_device(fence: Instruction) -> bool:
     return not fence.has("cta", "proxy")
 
 
-# --- below
-
 _ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma", "wgmma")
 
 

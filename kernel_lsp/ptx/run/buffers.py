@@ -187,8 +187,6 @@ def encode(dtype: str, value: float) -> bytes:
     return struct.pack("<" + code, bool(value) if code == "?" else int(value))
 
 
-# --- below
-
 _STRUCT_CODES = {
     "f64": "d",
     "f32": "f",

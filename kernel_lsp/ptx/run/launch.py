@@ -219,8 +219,6 @@ def pack_parameters(kernel: CompiledKernel, step: dict[str, Any], buffers: dict[
     return bytes(packed)
 
 
-# --- below
-
 _SCALAR_FORMATS = {"float": "f", "double": "d", "bool": "?"}
 
 

@@ -97,6 +97,4 @@ class Tallies:
         return [{"line": line, **vars(census)} for line, census in sorted(counters.items())]
 
 
-# --- below
-
 _TRACE_COUNTERS = (Context.N_REQUESTS, Context.N_SECTORS, Context.N_TRACED, Context.N_UNTRACED)

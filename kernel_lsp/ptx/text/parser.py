@@ -92,9 +92,6 @@ def parse_operand(text: str, scope: _Scope) -> Operand:
     return _parse_simple(text, scope)
 
 
-# --- below: the text as a sequence of statements
-
-
 @dataclass
 class _Scope:
     """Resolve visible names. Nested braces may redeclare a name, so each scope has a suffix."""
@@ -328,9 +325,6 @@ class _BodyParser:
         predicate, _, rest = text[1:].partition(" ")
         is_negated = predicate.startswith("!")
         return Guard(self.scope.register(predicate.lstrip("!")), is_negated), rest.lstrip()
-
-
-# --- below: parts of statements
 
 
 @dataclass(frozen=True)

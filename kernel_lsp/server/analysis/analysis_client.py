@@ -125,8 +125,6 @@ class Analyses:
                     await known.changed.wait()
         return known
 
-    # --- below: the analyst
-
     def _schedule(self, document: Document, quiet_s: float) -> None:
         now = asyncio.get_running_loop().time()
         first = self._first_unseen.setdefault(document.uri, now)

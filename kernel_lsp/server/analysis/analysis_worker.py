@@ -100,9 +100,6 @@ def targets_of(path: Path, text: str) -> tuple[Target, ...]:
         return ()
 
 
-# --- below: CUDA
-
-
 def _warm_up() -> None:
     """Build the grammars' tables and the rules' queries before the first request."""
     analyse("cuda", "", "__global__ void kernel(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 0.0f; }\n")
@@ -138,9 +135,6 @@ def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
     launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
     sizes = {launch.kernel: [size.value for size in launch.block if isinstance(size, Constant)] for launch in launches}
     return {kernel: prod(map(int, values)) for kernel, values in sizes.items() if len(values) == N_BLOCK_DIMS}
-
-
-# --- below: Python
 
 
 def _analyse_python(path: Path, text: str) -> Analysis:

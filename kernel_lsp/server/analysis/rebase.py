@@ -59,9 +59,6 @@ def range_now(document: Document, found: TextRange, serial: int) -> TextRange | 
     return TextRange(start, found.start_column, end, found.end_column)
 
 
-# --- below
-
-
 def _target(document: Document, target: Target, serial: int) -> Target | None:
     line = document.line_now(target.line, serial)
     if line is None:

@@ -31,9 +31,6 @@ def main() -> None:
     stdout.write(json.dumps({"targets": targets, "is_complete": len(files) <= MAX_FILES}).encode() + b"\n")
 
 
-# --- below
-
-
 def _python_files(folder: Path) -> Iterator[Path]:
     if folder.is_file():
         yield folder

@@ -111,8 +111,6 @@ class Document:
             line += edit.n_lines - (edit.last - edit.first + 1) if line > edit.last else 0
         return line
 
-    # --- below: changing
-
     def _client(self, line: int, column: int) -> tuple[int, int]:
         if line >= len(self.lines):
             return len(self.lines) - 1, units_of(without_end(self.lines[-1]), self.encoding)
@@ -214,9 +212,6 @@ def path_of(uri: str) -> Path | None:
         return None
     path = unquote(parts.path)
     return Path(path) if path.startswith("/") and "\0" not in path else None
-
-
-# --- below
 
 
 def _common(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:

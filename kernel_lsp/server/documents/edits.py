@@ -143,9 +143,6 @@ def document_edit(changed: DocumentEdits, *, versioned: bool) -> types.Workspace
     return types.WorkspaceEdit(changes={changed.document.uri: plain})
 
 
-# --- below
-
-
 def _document_edit(changed: DocumentEdits, annotation: str | None) -> types.TextDocumentEdit:
     document = changed.document
     identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)

@@ -109,8 +109,6 @@ def no_file_text(uri: str) -> str:
     return f"{uri!r} is no file on this machine: save it as one first"
 
 
-# --- below
-
 BYTE_ORDER_MARK = "\ufeff"
 
 

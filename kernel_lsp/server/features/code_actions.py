@@ -52,8 +52,6 @@ class CodeActions:
             found += self._selected_actions(first, last)
         return [action for action in found if not only or any(_is_kind(action.kind, kind) for kind in only)]
 
-    # --- below: findings
-
     def _fixes(self, first: int, last: int) -> Iterator[types.CodeAction]:
         if not self._is_current:
             return
@@ -78,8 +76,6 @@ class CodeActions:
             is_preferred=fix.is_safe or None,
             edit=self._edit(fix.edits),
         )
-
-    # --- below: targets
 
     def _refactorings(self, first: int, last: int) -> Iterator[types.CodeAction]:
         if self._document.language == "cuda":
@@ -151,8 +147,6 @@ class CodeActions:
         about = {"uri": self._document.uri, "symbol": target.symbol, "firstLine": first, "lastLine": last}
         yield self._command("Optimize the selected lines", REWRITE_KIND, "optimizeLines", about)
 
-    # --- below: the operator in place of PyTorch code
-
     def _use_actions(self, place: Place) -> Iterator[types.CodeAction]:
         target = self._analysis.target(place.symbol)
         if target is not None:
@@ -187,8 +181,6 @@ class CodeActions:
             edits.append(TextEdit(use.import_range, ""))
         return types.CodeAction(title="Revert to PyTorch", kind=REWRITE_KIND, edit=self._edit(edits))
 
-    # --- below: forms
-
     def _edit(self, edits: Sequence[TextEdit]) -> types.WorkspaceEdit:
         changed = DocumentEdits(self._document, tuple(edits))
         return document_edit(changed, versioned=self._features.versioned_edits)
@@ -199,9 +191,6 @@ class CodeActions:
 
     def _line_end(self) -> str:
         return line_end(self._document)
-
-
-# --- below
 
 
 def _use_edits(place: Place, used: str, *, is_module: bool) -> list[TextEdit]:

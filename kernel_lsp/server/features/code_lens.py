@@ -53,9 +53,6 @@ def cuda_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) ->
     return lenses
 
 
-# --- below
-
-
 def _check_title(check: KnownCheck) -> str:
     return ", ".join(filter(None, (check_text(check.verdict), check.origin)))
 
@@ -116,9 +113,6 @@ def line_hints(
             label = f"{time_text(found.time_us)} est., {found.share:.0%}{' (stale)' if is_stale else ''}"
             hints.append(_hint(document, line, label))
     return hints
-
-
-# --- below
 
 
 def _matters(line: LineProfile) -> bool:

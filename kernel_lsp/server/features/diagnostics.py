@@ -98,17 +98,11 @@ def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnosti
     )
 
 
-# --- below: rules
-
-
 def _documentation(page: str) -> types.CodeDescription | None:
     """Return a link to the rule's page; None if it cannot be located."""
     file, _, anchor = page.partition("#")
     path = page_file(file)
     return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path is not None else None
-
-
-# --- below: checks
 
 
 def _grouped(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -201,9 +201,6 @@ def is_explained(code: str) -> bool:
     return code in EXPLANATIONS or bool(_of_compiler(code) or _of_plan(code))
 
 
-# --- below
-
-
 def _of_compiler(code: str) -> str:
     match = _COMPILER_CODE.fullmatch(code)
     if match is None:
@@ -259,9 +256,6 @@ def rule_place(code: str) -> tuple[Path, int] | None:
         return None
     lines = path.read_text(encoding="utf-8").splitlines()
     return path, lines.index(f"## {code}") if f"## {code}" in lines else 0
-
-
-# --- below
 
 
 def _write(path: Path) -> None:

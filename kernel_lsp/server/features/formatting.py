@@ -128,8 +128,6 @@ def failure_text(outcome: CheckOutcome) -> str:
     return f"{outcome.kind.replace('_', ' ')}: {outcome.message}"
 
 
-# --- below
-
 BACKWARD_MARK = "_backward"
 MAKER = "NVIDIA "
 
@@ -176,9 +174,6 @@ def recorded_text(target: RecordedTarget | None) -> str:
     head = f"Recorded: **{share_text(target)}** ({target.forward_us:.3g} us forward{backward}), {n_calls}{of}"
     rows = [_row(configuration) for configuration in target.configurations[:MAX_LISTED]]
     return "\n".join([head, "", "| calls | inputs | mode |", "|--:|---|---|", *rows]) if rows else head
-
-
-# --- below
 
 
 def _row(found: RecordedConfiguration) -> str:

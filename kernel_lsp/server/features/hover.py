@@ -66,9 +66,6 @@ def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, lin
     return "\n\n".join(filter(None, parts))
 
 
-# --- below: PyTorch
-
-
 def _target_text(document: Document, target: Target, knowledge: Knowledge, pending: str) -> str:
     parts = [f"**{target.symbol}**" + (f" with `{target.inputs}`" if target.inputs else "")]
     if target.problem:
@@ -139,9 +136,6 @@ def _floor_text(time_us: float, floor_us: float) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("`", "'")
-
-
-# --- below: CUDA
 
 
 def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:

@@ -77,9 +77,6 @@ async def show_report(state: State, about: protocol.RunArguments) -> None:
         state.client.inform(f"The report is in {path}")
 
 
-# --- below
-
-
 async def _result(state: State, about: protocol.RunArguments) -> tuple[Path, RunResult] | None:
     workspace = find_workspace(place_of(state.documents, about.uri).parent)
     reply = await state.engines.of(workspace).ask(GetResult(id=new_id(), directory=workspace, run_id=about.run))

@@ -46,9 +46,6 @@ class ArchiveWatch:
                 self._on_change(workspace)
 
 
-# --- below
-
-
 def _signature(workspace: Path) -> Signature:
     return tuple(_stat(workspace / FOLDER_NAME / name) for name in FILES)
 

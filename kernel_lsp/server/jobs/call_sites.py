@@ -42,9 +42,6 @@ async def revert_everywhere(state: State, path: Path, name: str) -> None:
     await _apply(state, await asyncio.to_thread(revert_operator, find_workspace(path.parent), name), f"Revert {name}")
 
 
-# --- below
-
-
 async def _uses(run: RunSummary, *, is_module: bool) -> Rewritten:
     file = Path(run.file)
     operator = Operator(file, run.symbol, is_module, run.out, run.name)

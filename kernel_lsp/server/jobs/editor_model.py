@@ -74,8 +74,6 @@ class EditorModel:
             logger.warning("%s: %s", METHOD, error)
             return ModelFailed(model=NAME, cause="unavailable", message="the editor's answer is no ChatResult")
 
-    # --- below
-
     async def _bring(self, job: Job, asked: ModelAsked) -> None:
         outcome = await self.outcome(job.id, asked.request)
         await job.engine.ask(AnswerModel(id=new_id(), job=job.id, call=asked.call, outcome=outcome))
@@ -127,8 +125,6 @@ class ManualPrompts:
     def drop_all(self, job: str) -> None:
         """Remove all prompts of a finished job."""
         self._keep([each for each in self._waiting if each.job != job])
-
-    # --- below
 
     def _keep(self, kept: list[_Waiting]) -> None:
         first = self._waiting[:1]

@@ -78,9 +78,6 @@ async def inference_failed(state: State, job: Job, problem: Problem) -> None:
         _offer_record(state, document)
 
 
-# --- below: the choices
-
-
 async def _write(state: State, document: Document, job: Job, texts: Sequence[str]) -> int | None:
     """Insert the pragmas in one edit; return the first line, or None when the text has changed or the client
     refuses."""

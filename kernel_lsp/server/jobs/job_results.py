@@ -124,9 +124,6 @@ async def _show_diff(client: Client, changed: DocumentEdits, folder: Path) -> No
         client.inform(f"The call that replaces the lines is in {path}")
 
 
-# --- below: ends
-
-
 def _is_outdated(state: State, job: Job) -> bool:
     """Return True when the settings that the result depends on, such as the GPU, have changed."""
     document = state.documents.get(job.uri)

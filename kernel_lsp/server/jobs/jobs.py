@@ -106,8 +106,6 @@ class Jobs:
         """Stop waiting for all jobs."""
         await end_tasks(*self._tasks.values())
 
-    # --- below
-
     async def _live(self, job: Job) -> None:
         self._on_change(job)
         try:
@@ -134,9 +132,6 @@ class Jobs:
 def new_id() -> str:
     """Return a fresh id for a job or an engine request."""
     return uuid.uuid4().hex[:ID_CHARACTERS]
-
-
-# --- below
 
 
 def _state(problem: Problem | None) -> JobState:

@@ -41,9 +41,6 @@ async def _machine_code(state: State, params: protocol.MachineCodeParams) -> pro
 HANDLERS: dict[str, Callable[..., Any]] = {"kernelLsp/machineCode": _machine_code}
 
 
-# --- below
-
-
 def _result(code: MachineCode) -> protocol.MachineCodeResult:
     return protocol.MachineCodeResult(
         text=code.text,

@@ -60,8 +60,6 @@ class WorkDoneProgress:
             self._notify(types.WorkDoneProgressEnd(message=message))
         self._is_ended = True
 
-    # --- below
-
     def _tell_latest(self) -> None:
         self._due = None
         if self._latest is not None:
@@ -129,8 +127,6 @@ class Tracker:
                 self.best_us = event.score_us
                 self.best = f"best {time_text(event.score_us)} ({event.score_kind})"
                 self._search()
-
-    # --- below
 
     def _search(self) -> None:
         done = (self._generation + min(self._n_evaluated / self._n_proposals, 1.0)) / max(self._n_generations, 1)

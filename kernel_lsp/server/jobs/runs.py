@@ -70,9 +70,6 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 }
 
 
-# --- below
-
-
 async def _list_runs(state: State, workspace: Path) -> tuple[RunSummary, ...]:
     if not state.trust.allows_commands or not (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
         return ()
@@ -141,9 +138,6 @@ def hot_spots(state: State, workspace: Path, runs: Iterable[RunSummary]) -> prot
     items = [_hot_spot(spot, workspace) for spot in rank_hot_spots(recording, speedups)]
     found = [item for item in items if item is not None]
     return protocol.HotSpotsResult(found, " ".join(recording.command), recording.date)
-
-
-# --- below
 
 
 def _rooflines(state: State, workspace: Path, recording: Recording) -> dict[str, Speedup]:

@@ -140,9 +140,6 @@ def text_of_job(analyses: Analyses, document: Document, symbol: str) -> dict[str
     return {"symbol": symbol, "digest": digest, "serial": document.serial}
 
 
-# --- below
-
-
 def _checking(device: str) -> str:
     """Select the device of a check. Correctness needs no GPU; one is used only if the user asked for it."""
     return "cpu" if device == "auto" else device
@@ -167,9 +164,6 @@ async def offer_interrupted(state: State, workspace: Path) -> None:
     message = f"The run of {newest.target} {began} when its window closed. Finished work is kept."
     if await wants_to_resume(state, message):
         start_resume(state, Path(newest.file).as_uri(), workspace, newest.run_id)
-
-
-# --- below
 
 
 def _is_recent(run: RunSummary) -> bool:

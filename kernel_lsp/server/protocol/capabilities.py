@@ -120,9 +120,6 @@ def server_capabilities(features: ClientFeatures) -> dict[str, Any]:
     return offered
 
 
-# --- below: what a client sent, which may be anything
-
-
 def _at(value: Any, path: str) -> Any:
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -128,9 +128,6 @@ def shake_hands(connection: Connection) -> Initialized | Left:
     return Left()
 
 
-# --- below
-
-
 def _bodies(connection: Connection) -> Iterator[bytes]:
     while True:
         while connection.waiting:

@@ -44,9 +44,6 @@ def render() -> str:
     return "\n\n".join([*parts, *map(_type, _with_parts(types_used))]) + "\n"
 
 
-# --- below
-
-
 def _with_parts(types_used: Iterable[type]) -> dict[type, None]:
     """Return the types, each once, followed by the item types of their list fields."""
     found: dict[type, None] = {}

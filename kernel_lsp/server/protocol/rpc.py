@@ -60,8 +60,6 @@ class Protocol(LanguageServerProtocol):
         self._asked.update({str(id_): asked for id_, asked in self._request_futures.items() if asked is future})
         return future
 
-    # --- below: calls
-
     def _receive_call(self, message: dict[str, Any], method: str) -> None:
         is_request = "id" in message
         id_ = _id_in(message)
@@ -104,8 +102,6 @@ class Protocol(LanguageServerProtocol):
         if id_ is not None and id_ in self._request_futures and str(id_) not in self._asked:
             self._handle_cancel_notification(id_)
 
-    # --- below: responses and refusals
-
     def _receive_response(self, message: dict[str, Any]) -> None:
         future = self._asked.pop(str(message.get("id")), None)
         if future is None or future.done():
@@ -146,9 +142,6 @@ def structure_strictly(value: Any, type_: type[T]) -> T:
 
 class ClientRefused(Exception):
     """The client answered our request with an error or a malformed result."""
-
-
-# --- below
 
 
 @cache

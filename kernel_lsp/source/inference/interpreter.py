@@ -126,8 +126,6 @@ class Interpreter:
         pairs += [(a, d) for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None]
         return {argument.arg: self.value(default, {}) for argument, default in pairs}
 
-    # --- statements
-
     def _block(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         for statement in body:
             self._n_statements += 1
@@ -192,8 +190,6 @@ class Interpreter:
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
                 for each, part in zip(targets, _parts(value, targets), strict=True):
                     self._assign(each, part, scope)
-
-    # --- expressions
 
     def value(self, node: ast.expr, scope: Scope) -> object:
         """Return the value of an expression."""
@@ -306,8 +302,6 @@ class Interpreter:
             return value[index]
         return UNKNOWN
 
-    # --- calls
-
     def _call(self, node: ast.Call, scope: Scope) -> object:
         function = self.value(node.func, scope)
         positional = [each for argument in node.args for each in self._spread(argument, scope)]
@@ -401,8 +395,6 @@ class Interpreter:
         found = function(*positional, *_known_keywords(name, keywords)) if function is not None else None
         return UNKNOWN if found is None else found
 
-    # --- operators
-
     def _binary(self, op: ast.operator, left: object, right: object) -> object:
         if isinstance(op, ast.MatMult):
             found = matmul(left, right)
@@ -444,8 +436,6 @@ class Interpreter:
                 return (left == right) == isinstance(ops[0], ast.Eq)
         return self._library("add", arrays, {}) if arrays else UNKNOWN
 
-
-# --- below
 
 _ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
     ast.Add: operator.add,

@@ -132,8 +132,6 @@ def _int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# --- functions and methods of tensors
-
 Function = Callable[..., object]
 FUNCTIONS: dict[str, Function] = {}
 KEEPING = frozenset({

@@ -92,8 +92,6 @@ def needed(parameters: Sequence[Parameter]) -> list[str]:
     return required or [parameter.name for parameter in parameters]
 
 
-# --- below
-
 _SHAPES = {1: (4096,), 2: (1024, 4096), 3: (8, 512, 1024), 5: (2, 16, 16, 32, 32)}
 """Example shapes by rank: rows of a matrix, a batch of sequences, of volumes."""
 _IMAGE = (8, 64)
@@ -153,8 +151,6 @@ class _Inference:
             objects=tuple(_objects(constructor, init)) if constructor is not None else (),
         )
 
-    # --- the constructor
-
     def _init(self) -> dict[str, str]:
         """Return the arguments to construct with: given ones, those of a call in the file, or examples."""
         constructor, given = self._signature.constructor, self._signature.pragma.init or {}
@@ -177,8 +173,6 @@ class _Inference:
             if all(parameter.name in texts for parameter in missing):
                 return texts
         return {}
-
-    # --- the inputs
 
     def _inputs(self) -> Scope:
         scope: Scope = self._interpreter.defaults(self._signature.function)
@@ -235,8 +229,6 @@ class _Inference:
             return {}
         names = [parameter.name for parameter in parameters_of(constructor, of_class=True)]
         return dict(zip(names, values, strict=False))
-
-    # --- the text
 
     def _text(self, parameter: Parameter) -> str:
         if parameter.name in self._numbers:

@@ -117,8 +117,6 @@ class ExtensionBuilder:
                     os.mkdir(made)
             return result.elapsed_s
 
-    # --- below: what a build needs
-
     def headers_for(self, text: str) -> tuple[Headers, ...]:
         """Return the headers for the host code, followed by alternatives in case a name is missing."""
         return headers_for(text, self._facts.includes)
@@ -345,9 +343,6 @@ class _Build:
         if result.returncode != 0:
             raise _Failed(BuildFailed(findings=_findings(log, name, result.returncode), log=log[-MAX_OUTPUT_BYTES:]))
         return result.stdout.decode(errors="replace")
-
-
-# --- below: logs
 
 
 def _findings(log: str, tool: str, status: int) -> tuple[Finding, ...]:

@@ -58,9 +58,6 @@ def uses_as_data(body: Sequence[Statement], pointers: Collection[int]) -> Iterat
             yield from ((position, statement.place) for position in sorted(new))
 
 
-# --- below: what registers hold
-
-
 def _values(body: Sequence[Statement], pointers: Collection[int]) -> _Values:
     """Infer the values by iteration to a fixed point. A difference of two pointers into one tensor is no address; it is
     known only when all origins are, so inference starts again without the differences found."""
@@ -110,9 +107,6 @@ def _is_distance(statement: Statement, values: _Values) -> bool:
     used = [values[name] for name in _operands(statement) if name in values]
     origins = {value.origins for value in used}
     return len(used) == 2 and all(v.is_pointer for v in used) and len(origins) == 1 and len(next(iter(origins))) == 1
-
-
-# --- below: what may be done with them
 
 
 def _is_allowed(statement: Statement, used: Sequence[_Value]) -> bool:

@@ -85,9 +85,6 @@ def audit(text: str, built: Built) -> tuple[Finding, ...]:
     return _audited(text, built.ptx, tuple(built.symbols.items()))
 
 
-# --- below: what the PTX does
-
-
 @lru_cache(maxsize=N_KEPT)
 def _audited(text: str, compiled: str, symbols: Symbols) -> tuple[Finding, ...]:
     ptx = read_ptx(compiled)
@@ -181,9 +178,6 @@ def _first_of_each(ptx: PtxText, opcode: re.Pattern[str], code: str, message: st
         full = f"{message} ({first.opcode}, {len(statements)} instructions)"
         finding = _finding(code, Severity.INFORMATION, full, first.place)
         yield finding.model_copy(update={"kernel": function, "n_occurrences": len(statements)})
-
-
-# --- below: findings
 
 
 def _state_finding(variable: str, place: Place) -> Finding:

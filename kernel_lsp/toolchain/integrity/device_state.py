@@ -225,9 +225,6 @@ def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
     return frozenset(name for name, function in functions_of(ptx).items() if _is_only_a_barrier(function))
 
 
-# --- below: what follows from the registers
-
-
 def _is_only_a_barrier(function: Function) -> bool:
     if all(WORKSPACE_REGISTERS.isdisjoint(statement.names) for statement in function.body):
         return True
@@ -307,8 +304,6 @@ class _Body:
         """Return True when time affects nothing but sleeps."""
         return bool(self._timed) and all(map(self._is_harmless, range(len(self._statements))))
 
-    # --- below: what comes of a clock
-
     def _derived(self, statement: Statement, timed: Mapping[str, bool]) -> bool | None:
         """Return True for a value derived from time. One that is set under a predicate derived from time is."""
         return True if self._uses(statement, timed) and _kind(statement) != _BRANCH else None
@@ -326,8 +321,6 @@ class _Body:
         operands = statement.sources if _kind(statement) in _ARITHMETIC else statement.text
         names = (*mentioned(operands), statement.guard)
         return any(name in timed or name.startswith(CLOCK_REGISTERS) for name in names)
-
-    # --- below: what may be done with it
 
     def _is_harmless(self, index: int) -> bool:
         statement = self._statements[index]

@@ -122,9 +122,6 @@ def without_line_directives(text: str) -> str:
     return "\n".join(lines)
 
 
-# --- below: the rows' patterns
-
-
 def _words(names: Iterable[str]) -> Callable[[str], Found]:
     pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")
 
@@ -291,9 +288,6 @@ DEVICE_CONSTRUCTS = (
     ),
 )
 """Rows for an extension's text, whose PTX is not read. For kernels `audit.py` has them."""
-
-
-# --- below: readings and findings
 
 
 def _findings(construct: Construct, reading: str, text: str, file_name: str) -> Iterator[Finding]:

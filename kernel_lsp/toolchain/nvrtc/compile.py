@@ -324,9 +324,6 @@ async def compile_cuda(
         return await compiler.compile(request)
 
 
-# --- below: before the compiler
-
-
 def _refuse(request: BuildRequest) -> tuple[Finding, ...]:
     """Return the reasons to reject this text before compiling; empty if acceptable."""
     if not _ARCHITECTURE.fullmatch(request.architecture):
@@ -371,9 +368,6 @@ def _message(request: BuildRequest, toolchain: Toolchain) -> dict[str, Any]:
         "options": [f"--gpu-architecture={request.architecture}", *request.options, *includes],
         "headers": headers,
     }
-
-
-# --- below: after it
 
 
 def _outcome(

@@ -80,9 +80,6 @@ def kernel_facts(log: str, kernels: Mapping[str, str]) -> tuple[KernelFacts, ...
     return tuple(_facts(symbol, _name(symbol, kernels), numbers) for symbol, numbers in entries.items())
 
 
-# --- below: NVRTC's own messages
-
-
 @dataclass(frozen=True)
 class _Diagnostic:
     """A heading with its following lines: the source line, a caret under it, and the template instantiations."""
@@ -220,9 +217,6 @@ def _column(following: Sequence[str]) -> int | None:
         if line.strip() == "^":
             return max(1, line.index("^") - 1)
     return None
-
-
-# --- below: ptxas
 
 
 def _assembler_lines(log: str, ptx: str, text: str, file_name: str, kernels: Mapping[str, str]) -> Iterator[Finding]:

@@ -68,9 +68,6 @@ def find_toolchain(
     raise EnvironmentProblem(f"no CUDA compiler (NVRTC) found{looked}", next_step=INSTALL_COMMAND)
 
 
-# --- below: the places, and what is in them
-
-
 class _Place:
     """A possible location of a toolchain. `include_sets` are alternatives."""
 

@@ -70,9 +70,6 @@ def sass_listings(text: str, file_name: str) -> tuple[Listing, ...]:
     return tuple(Listing(symbol, tuple(_sass_lines(part, file_name))) for symbol, part in parts.items() if symbol)
 
 
-# --- below: PTX
-
-
 def _ptx_functions(ptx: str) -> Iterator[list[str]]:
     """Yield the lines of each function, from its header to the brace that closes it."""
     part: list[str] = []
@@ -100,9 +97,6 @@ def _ptx_function(part: list[str], user_files: frozenset[str]) -> Listing:
         elif line.strip() or (lines and lines[-1].text):
             lines.append(ListedLine(line, source if line.strip() else None))
     return Listing(name[1] if name else "", tuple(lines))
-
-
-# --- below: SASS
 
 
 def _sass_lines(part: Sequence[str], file_name: str) -> Iterator[ListedLine]:
