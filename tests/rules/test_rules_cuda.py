@@ -131,9 +131,8 @@ def test_doubles_that_cost_nothing_or_are_meant_are_silent(body: str) -> None:
     assert in_kernel(body) == []
 
 
-def test_a_literal_beside_a_type_parameter_gets_no_suffix_since_the_type_may_be_double() -> None:
-    (finding,) = cuda.check("template <typename T>\n__device__ T half(T x, float y) { return x * 0.5; }\n")
-    assert [fix.title for fix in finding.fixes] == ["Write `T(0.5)`"]
+def test_a_literal_beside_a_type_parameter_is_silent_since_the_type_may_be_double() -> None:
+    assert codes("template <typename T>\n__device__ T half(T x, float y) { return x * 0.5; }\n") == []
 
 
 def test_code_for_other_compilers_is_left_alone() -> None:
@@ -179,18 +178,12 @@ def test_nolint_silences_its_line() -> None:
         ("int i = threadIdx.x * 8;\nif (i < n) out[i] = x[i];", "KL210"),
         ("int i = blockIdx.x * blockDim.x + threadIdx.x;\nif (i < n) out[i << 4] = x[0];", "KL210"),
         ("for (int r = threadIdx.x; r < n; r += blockDim.x) out[r * n] = x[r * n];", "KL210"),
-        ("float a[8];\nfor (int i = 0; i < 8; ++i) a[i] = x[i];\nint k = threadIdx.x % 8;\nout[n] = a[k];", "KL212"),
-        ("for (int i = 0; i < n; ++i) out[threadIdx.x] += x[i];", "KL213"),
         ("if (threadIdx.x < n) atomicAdd(out, x[threadIdx.x]);", "KL214"),
         ("long long i = blockIdx.x * n;\nout[i] = x[i];", "KL215"),
         ("out[0] = x[n] > 0.0 ? x[n] : -1.5 * x[n];", "KL220"),
         ("float y = x[n];\ny *= 2.5;\nout[0] = y;", "KL220"),
-        ("out[0] = pow(x[n], 2.0);", "KL221"),
-        ("out[0] = max(x[n], 0.0);", "KL221"),
-        ("out[0] = powf(x[n], 3);", "KL222"),
-        ("for (int i = 0; i < n; ++i) out[i] = x[i] / 7.0f;", "KL223"),
-        ("out[0] = __sinf(x[n]);", "KL224"),
-        ("for (int i = 0; i < 9; ++i) out[i / n] = x[i];", "KL225"),
+        ("out[0] = pow(x[n], 2.0);", "KL220"),
+        ("out[0] = max(x[n], 0.0);", "KL220"),
         ("__half s = 0;\nfor (int i = 0; i < n; ++i) s = __hadd(s, s);\nout[0] = x[0];", "KL226"),
         ("float* p = (float*)malloc(n);\nout[0] = x[0] + p[0];", "KL244"),
         ("out[0] = x[n] * sizeof(x);", "KL245"),
@@ -208,11 +201,9 @@ def test_a_fault_in_a_kernel_is_found(body: str, code: str) -> None:
         ("dim3 block(8, 1, 128);\nk<<<n, block>>>(x);", "KL230"),
         ("const int BLOCK = 4 * 512;\nk<<<n, BLOCK>>>(x);", "KL230"),
         ("k<<<n, SIZE>>>(x);", "KL230"),
-        ("k<<<n, 48>>>(x);", "KL231"),
         ("k<<<n, 256, 64 * 1024>>>(x);", "KL232"),
         ("k<<<n, 256>>>(x);", "KL233"),
         ("k<<<n, 256, 0, stream>>>(x);", "KL233"),
-        ("k<<<n, 1024, 4>>>(x);", "KL234"),
     ],
 )
 def test_a_launch_beyond_the_limits_is_found(launch: str, code: str) -> None:
@@ -271,9 +262,8 @@ def test_any_line_end_gives_the_same_place(end: str) -> None:
     ("body", "after"),
     [
         ("out[0] = x[n] * 1e-3;", "out[0] = x[n] * 1e-3f;"),
-        ("out[0] = pow(x[n], -2.5);", "out[0] = powf(x[n], -2.5f);"),
-        ("out[0] = min(x[n], 1.0);", "out[0] = fminf(x[n], 1.0f);"),
-        ("float y = x[n]; out[0] = 1 / powf(y, 3);", "float y = x[n]; out[0] = 1 / (y * y * y);"),
+        ("out[0] = pow(x[n], -2.5);", "out[0] = pow(x[n], -2.5f);"),
+        ("out[0] = min(x[n], 1.0);", "out[0] = min(x[n], 1.0f);"),
         ("size_t i = blockIdx.x * n; out[i] = x[i];", "size_t i = static_cast<size_t>(blockIdx.x) * n; out[i] = x[i];"),
         ("out[0] = __shfl(x[n], 0);", "out[0] = __shfl_sync(0xffffffffu, x[n], 0);"),
     ],
@@ -342,22 +332,10 @@ def test_functions_that_differ_in_the_number_of_their_name_have_findings_of_thei
     }
 
 
-def test_each_of_two_alike_kernels_is_found_by_its_own_name() -> None:
-    launches = "void run(float* x, int n) {\n    halve2<<<n, 1024>>>(x, n);\n    check(cudaGetLastError());\n}\n"
-    text = NUMBERED.format(name="halve1") + NUMBERED.format(name="halve2") + launches
-    assert [f.range.start_line for f in cuda.check(text) if f.code == "KL234"] == [3]
-
-
-def test_a_kernel_that_is_declared_has_no_fix_though_one_alike_has() -> None:
-    kernel = "__global__ void {name}(float* __restrict__ x, float* __restrict__ out) {{\n    out[0] = x[0];\n}}\n"
-    text = "__global__ void copy2(float*, float*);\n" + kernel.format(name="copy1") + kernel.format(name="copy2")
-    assert [bool(f.fixes) for f in cuda.check(text) if f.code == "KL241"] == [True, False]
-
-
 def test_a_function_that_calls_itself_shares_nothing() -> None:
-    function = "__device__ float {name}(float x) {{\n    return x < 1.0f ? __expf(x) : {called}(x * 0.5f);\n}}\n"
+    function = "__device__ float {name}(float x) {{\n    return x < 1.0f ? x * 0.5 : {called}(x);\n}}\n"
     text = function.format(name="half1", called="half1") + function.format(name="half2", called="half1")
-    assert codes(text) == ["KL224", "KL224"]
+    assert codes(text) == ["KL220", "KL220"]
 
 
 def test_the_first_findings_are_shown_of_a_file_with_too_many() -> None:
@@ -437,8 +415,7 @@ __global__ void k(float* a, float* b, int n) {
 
 
 def in_shared(body: str) -> list[str]:
-    """Without what is said of parameters that are not used."""
-    return [code for code in in_kernel(f"__shared__ float tile[256];{body}") if code != "KL242"]
+    return in_kernel(f"__shared__ float tile[256];{body}")
 
 
 def test_elements_that_a_thread_exchanges_are_its_own() -> None:

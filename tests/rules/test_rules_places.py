@@ -50,16 +50,6 @@ def test_branches_and_loops_around_a_call_are_those_of_the_tree(text: str) -> No
             assert function.loop_around(call) == next((node for node in around if node.type in LOOPS), None)
 
 
-@pytest.mark.parametrize("operator", ["%", "% /* why */", "%/* why */", "/* why */ %", "%\n"])
-def test_a_remainder_is_found_whatever_comments_stand_beside_it(operator: str) -> None:
-    assert codes(QUOTIENT.format(operator)) == codes(QUOTIENT.format("%")) == ["KL225"]
-
-
-@pytest.mark.parametrize("operator", ["+ /* i % */", "* 1 + // i % width\n", "+ '%' +"])
-def test_what_only_looks_like_a_remainder_is_none(operator: str) -> None:
-    assert "KL225" not in codes(QUOTIENT.format(operator))
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [

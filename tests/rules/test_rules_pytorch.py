@@ -149,8 +149,6 @@ def test_a_tensor_that_grows_and_is_needed_in_each_round_has_to_be_whole() -> No
         ("out = []\nfor row in x:\n    out.append(row)\nreturn torch.stack(out)", "KL107"),
         ("n = x.size(1)\nfor t in range(n):\n    self.state = x[:, t]\nreturn x", "KL107"),
         ("torch.cuda.synchronize()\nreturn x", "KL108"),
-        ("return x.float().to(torch.float32)", "KL111"),
-        ("return x.to(x.device)", "KL112"),
         ("d = x[:, None] - mask[None]\nreturn d.pow(2).sum(-1)", "KL113"),
         ("d = x.unsqueeze(1) - mask.unsqueeze(0)\nreturn torch.norm(d, dim=-1)", "KL113"),
         ("return x + torch.zeros(x.shape)", "KL120"),
@@ -167,14 +165,12 @@ def test_a_tensor_that_grows_and_is_needed_in_each_round_has_to_be_whole() -> No
         ("return (1 + x).log()", "KL134"),
         ("return torch.log(1 + torch.exp(x))", "KL134"),
         ("return x.exp() - 1", "KL135"),
-        ("return torch.sqrt(x * x)", "KL136"),
         ("return F.logsigmoid(x) + torch.sigmoid(x).log()", "KL137"),
         ("return torch.log(torch.sum(torch.exp(x), dim=1))", "KL138"),
         ("return x != float('nan')", "KL139"),
         ("return F.binary_cross_entropy(torch.sigmoid(x), mask)", "KL140"),
         ("p = torch.softmax(x, -1)\nreturn F.cross_entropy(p, mask)", "KL140"),
         ("return x.pow(2).mean() - x.mean().square()", "KL141"),
-        ("x.data.mul_(2)\nreturn x", "KL151"),
     ],
 )
 def test_a_fault_in_a_forward_is_found(body: str, code: str) -> None:
@@ -240,7 +236,7 @@ def test_any_line_end_gives_the_same_place(end: str) -> None:
 
 
 def test_a_byte_order_mark_shifts_only_the_first_line() -> None:
-    text = "\ufeffimport torch; w = torch.FloatTensor([1.0])\nv = torch.FloatTensor([1.0])\n"
+    text = "\ufeffimport torch; w = torch.log(1 + torch.ones(3))\nv = torch.log(1 + torch.ones(3))\n"
     places = [(f.range.start_line, f.range.start_column) for f in pytorch.check(text)]
     assert places == [(0, 19), (1, 4)]
 
@@ -253,7 +249,6 @@ def test_a_byte_order_mark_shifts_only_the_first_line() -> None:
         ("return torch.log(1 + torch.exp(x))", "return F.softplus(x)"),
         ("return torch.log(torch.exp(x).sum(1, keepdim=True))", "return torch.logsumexp(x, 1, keepdim=True)"),
         ("return x.exp() / x.exp().sum(-1, keepdim=True)", "return torch.softmax(x, dim=-1)"),
-        ("return x.clone().clone()", "return x.clone()"),
         ("return x + torch.zeros(4,).to(x.device)", "return x + torch.zeros(4, device=x.device)"),
         (
             "return x + torch.zeros(4, dtype=x.dtype).to(x.device)",
@@ -300,7 +295,7 @@ def test_a_line_under_edit_costs_only_itself() -> None:
 
 def test_a_parse_is_reused_only_for_its_own_text() -> None:
     tree = pytorch.parse("import torch\n")
-    text = HEADER + "v = torch.FloatTensor([1.0])\n"
+    text = HEADER + "v = torch.log(1 + torch.ones(3))\n"
     assert pytorch.check(text, tree=tree) == pytorch.check(text, tree=pytorch.parse(text)) != ()
 
 

@@ -14,7 +14,6 @@ from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
     FunctionFacts,
     function_facts,
-    has_launch_bounds,
     read_plan,
 )
 from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, transfers
@@ -22,7 +21,7 @@ from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.kernel_texts import identifiers_in
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
-from kernel_lsp.rules.cuda.numbers import arithmetic, doubles, signature, start_values, widths
+from kernel_lsp.rules.cuda.numbers import arithmetic, signature, start_values, widths
 from kernel_lsp.rules.cuda.outline import CudaFile, read_outline
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.threads import atomics, barriers, fences, grid_strides, partial_sums, racy_updates, warps
@@ -30,7 +29,7 @@ from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, folded, in_orde
 from kernel_lsp.rules.rule import Check, checks_in
 
 FUNCTION_CHECKS = checks_in(
-    *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, doubles, arithmetic, signature),
+    *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
     *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences, widths),
 )
@@ -45,7 +44,7 @@ _NEEDED_WORDS = {
     for kind, checks in _CHECKS_ON.items()
 }
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
-FOLDED, FOLDED_FROM = frozenset(("KL240", "KL241", "KL250")), 3
+FOLDED, FOLDED_FROM = frozenset(("KL240", "KL250")), 3
 """Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
 MAX_FINDINGS = 500
 """Maximum findings per file. An editor shows no more usefully."""
@@ -175,7 +174,7 @@ class _Reading:
                 yield from self.facts(definition)
 
     def key(self, definition: Definition, column: int) -> tuple:
-        node, outer = definition.node, definition.outer
+        outer = definition.outer
         text = self.file.parsed.data[outer.start_byte : outer.end_byte]
         return (
             self.is_full,
@@ -184,7 +183,6 @@ class _Reading:
             column,
             outer.has_error,
             definition.is_conditionally_compiled,
-            has_launch_bounds(self.file, node, node.start_byte),
             self.repeated(definition),
             self.file.fits_its_launches,
             self.file.host_functions,

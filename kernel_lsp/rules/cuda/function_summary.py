@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -31,8 +30,6 @@ Block = tuple[int, int, int]
 """Threads along x, y, z."""
 PLAN_MARK = "kernel-lsp:"
 NOWHERE = TextRange(0, 0, 0, 0)
-MACRO_REACH_BYTES = 200
-"""Maximum bytes before a function in which a launch-bounds macro is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,6 @@ class FunctionFacts:
     name_range: TextRange
     is_kernel: bool
     launch_bound: int
-    has_launch_bounds: bool
     has_dynamic_shared: bool
     static_shared_bytes: int
     shared_range: TextRange
@@ -141,10 +137,10 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     """Return the facts of a function at its position in the file."""
     file, text = function.file, function.text
     name_range = file.parsed.range(function.name_node)
-    is_bounded = has_launch_bounds(file, function.node, function.body.start_byte)
+    is_bounded = "__launch_bounds__" in function.head
     is_dynamic = function.is_kernel and file.dynamic_shared(text) is not None
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
-        return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, False, 0, NOWHERE, (), findings)
+        return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, 0, NOWHERE, (), findings)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
     launches = launches_in(function) if "<<<" in text else []
@@ -153,7 +149,6 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         name_range=name_range,
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function) if is_bounded else 0,
-        has_launch_bounds=is_bounded,
         has_dynamic_shared=is_dynamic or len(static) < len(arrays),
         static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
@@ -183,16 +178,6 @@ def _template_parameters(function: Function) -> list[str]:
     given = outer.child_by_field_id(fields.PARAMETERS) if outer.type == "template_declaration" else None
     texts = [] if given is None else [function.source(each).partition("=")[0] for each in given.named_children]
     return [(re.findall(r"\w+", text) or [""])[-1] for text in texts]
-
-
-def has_launch_bounds(file: CudaFile, node: Node, end: int) -> bool:
-    """Return whether launch bounds occur from slightly before `node` up to `end`. A macro with launch bounds may
-    precede the function."""
-    places = file.launch_bounds_at
-    if not places:
-        return False
-    first = bisect_left(places, node.start_byte - MACRO_REACH_BYTES)
-    return first < len(places) and places[first] < end
 
 
 def read_plan(file: CudaFile) -> CheckedPlan:

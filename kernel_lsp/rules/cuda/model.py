@@ -21,10 +21,9 @@ from kernel_lsp.rules.cuda.nodes import (
     captured_in,
     doubles_in,
     next_mention,
-    quotients_in,
 )
 from kernel_lsp.rules.cuda.outline import CudaFile, names_in_text
-from kernel_lsp.rules.cuda.variables import IDENTIFIER, Variable, parameters_of, variables_of, visible_at
+from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_of, visible_at
 
 MAX_PARENTS_ASKED = 64
 """Maximum parent lookups per node before the parents of all nodes are recorded at once."""
@@ -82,10 +81,6 @@ class Function:
         return self.parents[node.id]
 
     @once
-    def is_template_of_types(self) -> bool:
-        return _has_type_parameter(self.definition.outer)
-
-    @once
     def parameters(self) -> list[Variable]:
         return list(parameters_of(self.file.parsed, self.declarator, self.body))
 
@@ -98,11 +93,6 @@ class Function:
     def is_on_device(self) -> bool:
         return self.is_kernel or self.is_device
 
-    @property
-    def is_empty(self) -> bool:
-        """True if no name occurs in the body."""
-        return IDENTIFIER.search(self.source(self.body)) is None
-
     def mentions(self, name: str) -> Iterator[int]:
         """Yield the positions of the name in the body, other than as a field."""
         word = name.encode()
@@ -111,11 +101,13 @@ class Function:
             yield start
             start = self._next_mention(word, start + len(word))
 
-    def is_mentioned(self, name: str) -> bool:
-        return self._next_mention(name.encode(), self.body.start_byte) >= 0
-
     def _next_mention(self, word: bytes, start: int) -> int:
         return next_mention(self.file.parsed.data, word, start, self.body.end_byte)
+
+    @once
+    def template_head(self) -> str:
+        """The text of the template before the function, empty without one."""
+        return self.file.parsed.between(self.definition.outer.start_byte, self.node.start_byte)
 
     @once
     def head(self) -> str:
@@ -138,15 +130,6 @@ class Function:
         find, calls = self.file.parsed.data.find, self.calls
         spans = enumerate(zip(calls.starts, calls.ends, strict=True))
         return [calls[index] for index, (start, end) in spans if find(word, start, end) >= 0]
-
-    @once
-    def quotients(self) -> list[Node]:
-        """The divisions and remainders in source order, computed on first use because most functions need none."""
-        return quotients_in(self.body, self.file.parsed.data)
-
-    @once
-    def divisions(self) -> list[Node]:
-        return [node for node in self.quotients if self.operator(node) == "/"]
 
     @once
     def doubles(self) -> list[Node]:
@@ -305,14 +288,6 @@ def read_function(definition: Definition, file: CudaFile) -> Function | None:
 
 
 # --- below: helpers about one function
-
-
-def _has_type_parameter(node: Node) -> bool:
-    if node.type != "template_declaration":
-        return False
-    parameters = node.child_by_field_id(fields.PARAMETERS)
-    kinds = () if parameters is None else tuple(child.type for child in parameters.named_children)
-    return any("type_parameter" in kind for kind in kinds)
 
 
 def _read_variables(function: Function) -> dict[str, list[Variable]]:

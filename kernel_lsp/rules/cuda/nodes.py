@@ -150,8 +150,6 @@ def _cursor() -> QueryCursor:
 
 _IN_NAMES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _BEFORE_NO_NAME = _IN_NAMES | frozenset(b".")
-_QUOTIENT = re.compile(rb"/(?![/*=])|%(?!=)")
-_QUOTIENT_TOKENS = ("/", "%")
 _POINT = re.compile(rb"\.(?:(?<=[\d']\.)|(?=\d))[\d']*(?:[eE][+-]?\d+)?(?![a-zA-Z0-9.'])")
 """The decimal point of ``0.5``, ``5.`` or ``.5e3`` without a suffix. It begins with a literal character, which makes
 the search fast."""
@@ -170,13 +168,6 @@ def next_mention(data: bytes, word: bytes, start: int, end: int) -> int:
             return start
         start = data.find(word, after, end)
     return -1
-
-
-def quotients_in(body: Node, data: bytes) -> list[Node]:
-    """Return the divisions and remainders of a body in source order."""
-    places = [match.start() for match in _QUOTIENT.finditer(data, body.start_byte, body.end_byte)]
-    tokens = [body.descendant_for_byte_range(place, place + 1) for place in places]
-    return binaries_around([token for token in tokens if token is not None and token.type in _QUOTIENT_TOKENS])
 
 
 def doubles_in(body: Node, data: bytes) -> list[Node]:

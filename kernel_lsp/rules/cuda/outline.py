@@ -49,7 +49,6 @@ _NOT_ENTERED = words(
 )
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
 _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
-_LAUNCH_BOUNDS = b"launch_bounds"
 
 _KERNEL_TEXT = re.compile(
     r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
@@ -77,11 +76,6 @@ class CudaFile:
         self.definitions: list[Definition] = []
         self.constants: dict[str, int] = {}
         self.declared: set[str] = set()
-
-    @once
-    def launch_bounds_at(self) -> list[int]:
-        """The positions of launch bounds, or of a macro named after them."""
-        return [found.start() for found in re.finditer(_LAUNCH_BOUNDS, self.parsed.data.lower())]
 
     @once
     def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:

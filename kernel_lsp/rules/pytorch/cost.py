@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.chains import chains_of
-from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, is_number, rewrite
+from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.rule import Hit
@@ -146,36 +146,6 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
         elif _is_given_besides_input(name, loop):
             message = f"`{name}` is copied whole in each round: allocate it once, and write at the position"
             yield Hit(scope.module.range(call), message, (), INFORMATION)
-
-
-@declare(
-    "KL118",
-    "reciprocal-square-root",
-    INFORMATION,
-    needs=("sqrt", "/"),
-    summary="`1 / sqrt(x)` takes two kernels and a division",
-    why="`torch.rsqrt` is one kernel, and one instruction in it. Results differ in the last bits.",
-    bad="""
-    import torch
-
-    def rms_norm(x: torch.Tensor) -> torch.Tensor:
-        return x * (1.0 / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
-    """,
-    good="""
-    import torch
-
-    def rms_norm(x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-    """,
-)
-def reciprocal_square_root(scope: Scope) -> Iterator[Hit]:
-    for node in scope.binaries:
-        is_reciprocal = isinstance(node.op, ast.Div) and is_number(node.left, 1)
-        if is_reciprocal and scope.function_name(node.right) == "sqrt":
-            argument = scope.operand(node.right)  # type: ignore[arg-type]  # a call: it has a name
-            if argument is not None and scope.is_tensor(argument):
-                text = f"{scope.names.spelled('torch.rsqrt')}({scope.module.source(argument)})"
-                yield hit(scope, node, "`torch.rsqrt` does this in one kernel", rewrite(scope, node, text))
 
 
 @declare(

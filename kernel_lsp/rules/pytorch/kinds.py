@@ -108,7 +108,6 @@ POINTWISE_MODULES = words(
     Softsign LogSigmoid Tanhshrink Threshold
     """
 )
-CASTS = frozenset(("float", "half", "bfloat16", "double", "int", "long", "short", "bool"))
 CAST_DTYPES = {
     "float": ("float32", "float"),
     "half": ("float16", "half"),

@@ -15,7 +15,6 @@ from kernel_lsp.rules.pytorch.declare import (
     integer,
     is_number,
     rewrite,
-    unsafe_rewrite,
 )
 from kernel_lsp.rules.pytorch.losses import activation_before, loss_name
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
@@ -163,36 +162,6 @@ def exp_minus_one(scope: Scope) -> Iterator[Hit]:
             if argument is not None:
                 text = f"{scope.names.spelled('torch.expm1')}({scope.module.source(argument)})"
                 yield hit(scope, node, "digits cancel for small x: use `expm1`", rewrite(scope, node, text))
-
-
-@declare(
-    "KL136",
-    "root-of-square",
-    WARNING,
-    needs=("sqrt",),
-    summary="`sqrt(x ** 2)` is `abs(x)`, but overflows and has no gradient at 0",
-    why="""
-    The square overflows from 1.8e19 on and is 0 below 1e-23 in float32; the gradient at 0 is NaN. `torch.abs` is exact.
-    """,
-    bad="""
-    import torch
-
-    def magnitude(x: torch.Tensor) -> torch.Tensor:
-        return torch.sqrt(x ** 2)
-    """,
-    good="""
-    import torch
-
-    def magnitude(x: torch.Tensor) -> torch.Tensor:
-        return torch.abs(x)
-    """,
-)
-def root_of_square(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        squared = _squared(_argument_of(call, "sqrt", scope), scope)
-        if squared is not None:
-            text = f"{scope.names.spelled('torch.abs')}({scope.module.source(squared)})"
-            yield hit(scope, call, "this is `abs`, without its range", unsafe_rewrite(scope, call, text))
 
 
 @declare(

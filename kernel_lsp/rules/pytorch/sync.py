@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
-from kernel_lsp.rules.pytorch.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional, is_on_device, item_of_training
@@ -289,33 +289,6 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
         generator = comprehension.generators[0]
         if isinstance(comprehension.elt, ast.Call | ast.BinOp) and _iterates_tensor(generator.iter, scope):
             yield hit(scope, generator.iter, _LOOP_MESSAGE)
-
-
-@declare(
-    "KL109",
-    "membership-of-tensor",
-    HINT,
-    on="forward",
-    needs=("in",),
-    summary="`in` asks a tensor for a member in a forward",
-    why="`value in tensor` compares every element and waits for the answer. Use `(tensor == value).any()` as a tensor.",
-    bad="""
-    import torch
-
-    def mark(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return x * (3 in ids)
-    """,
-    good="""
-    import torch
-
-    def mark(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        return x * (ids == 3).any()
-    """,
-)
-def membership_of_tensor(scope: Scope) -> Iterator[Hit]:
-    for compare in scope.compares:
-        if isinstance(compare.ops[0], ast.In | ast.NotIn) and scope.is_tensor(compare.comparators[0]):
-            yield hit(scope, compare, "`in` waits for the GPU: compare and reduce with `any` instead")
 
 
 # --- below: helpers of the rules

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.pytorch.declare import (
-    CALLED,
     ERROR,
-    HINT,
     INFORMATION,
     WARNING,
     declare,
@@ -52,7 +49,6 @@ _NO_FORWARD = words(
 """Methods of a module that compute nothing, or that turn gradients off themselves."""
 _KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
 """Methods that return the module itself."""
-_TENSOR_CONSTRUCTORS = ("Tensor", "FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ByteTensor")
 
 
 @declare(
@@ -95,40 +91,6 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
 
 
 @declare(
-    "KL151",
-    "data-attribute",
-    INFORMATION,
-    needs=("data",),
-    summary="`.data` hides a tensor from autograd",
-    why="""
-    Writing through `.data` changes values that a backward may still need, without the check that would find it.
-    `.detach()` shares the memory and keeps the check; `with torch.no_grad():` is for updates.
-    """,
-    bad="""
-    import torch
-
-    def update(weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        weight.data.sub_(0.1 * gradient)
-    """,
-    good="""
-    import torch
-
-    def update(weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        with torch.no_grad():
-            weight.sub_(0.1 * gradient)
-    """,
-)
-def data_attribute(scope: Scope) -> Iterator[Hit]:
-    for attribute in scope.attributes:
-        if attribute.attr == "data" and scope.is_tensor(attribute.value):
-            place = scope.module.after(attribute.value, attribute)
-            fixes: tuple[QuickFix, ...] = ()
-            if isinstance(attribute.ctx, ast.Load):
-                fixes = (QuickFix("Use `.detach()`", (TextEdit(place, ".detach()"),), False),)
-            yield hit(scope, attribute, "autograd does not see what happens through `.data`", *fixes)
-
-
-@declare(
     "KL152",
     "deprecated",
     WARNING,
@@ -156,34 +118,6 @@ def deprecated(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call.func, f"deprecated: use `{_RENAMED[dotted]}`", rewrite(scope, call.func, new_name))
         elif dotted in _REPLACED:
             yield hit(scope, call.func, f"deprecated: use {_REPLACED[dotted]}")
-
-
-@declare(
-    "KL153",
-    "old-constructor",
-    INFORMATION,
-    patterns=(rf"Tensor{CALLED}",),
-    summary="`torch.Tensor(...)` and `torch.FloatTensor(...)`",
-    why="""
-    `torch.Tensor(3)` is three uninitialized numbers and `torch.Tensor([3])` is one 3. `torch.tensor`, `torch.empty` and
-    their `dtype=` and `device=` say which is meant.
-    """,
-    bad="""
-    import torch
-
-    scale = torch.FloatTensor([1.0, 2.0])
-    """,
-    good="""
-    import torch
-
-    scale = torch.tensor([1.0, 2.0], dtype=torch.float32)
-    """,
-)
-def old_constructor(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        dotted = scope.dotted(call.func).replace("torch.cuda.", "torch.", 1)
-        if dotted.removeprefix("torch.") in _TENSOR_CONSTRUCTORS and dotted.startswith("torch."):
-            yield hit(scope, call, "say what is meant: `torch.tensor(values)` or `torch.empty(size)`")
 
 
 @declare(
@@ -265,51 +199,6 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
                 text = f"{module_list}({scope.module.source(made)})"
                 message = "the model does not see modules in a list: use `nn.ModuleList`"
                 yield hit(scope, made, message, unsafe_rewrite(scope, made, text))
-
-
-@declare(
-    "KL156",
-    "direct-forward",
-    HINT,
-    patterns=(r"\.[\s\\]*forward\b",),
-    summary="`module.forward(x)` instead of `module(x)`",
-    why="Calling `forward` skips the hooks of the module: those of profilers, quantization and parallel wrappers too.",
-    bad="""
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.linear.forward(x)
-    """,
-    good="""
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.linear(x)
-    """,
-)
-def direct_forward(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        match call.func:
-            case (
-                ast.Attribute(
-                    value=ast.Attribute(value=ast.Name(id="self"), attr=name) as module, attr="forward"
-                ) as function
-            ) if scope.owner is not None and name in scope.owner.submodules:
-                place = scope.module.after(module, function)
-                fix = QuickFix("Call the module", (TextEdit(place, ""),), False)
-                yield hit(scope, function, "this skips the module's hooks: call the module itself", fix)
 
 
 @declare(

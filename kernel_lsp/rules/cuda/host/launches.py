@@ -16,9 +16,8 @@ from kernel_lsp.core.plan import (
     launch_numbers,
 )
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.rules.cuda.declare import ERROR, HINT, INFORMATION, declare
+from kernel_lsp.rules.cuda.declare import ERROR, HINT, declare
 from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts, LaunchFacts, Reach
-from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.rule import Hit
 
 MAX_THREADS_PER_BLOCK = 1024
@@ -28,9 +27,6 @@ MAX_SHARED_BYTES = 227 * 1024
 """Maximum shared memory per block in bytes, on compute capability 9.0, the highest of all (CUDA C++ Programming
 Guide, technical specifications)."""
 WARP = 32
-MANY_THREADS = 512
-"""Threads per block above which a launch fails if the kernel uses more than 64 registers per thread (65,536 per
-multiprocessor)."""
 _DISAGREEMENTS = frozenset(
     (
         PlanCode.UNKNOWN_KERNEL,
@@ -84,42 +80,6 @@ def block_too_large(file: FileFacts) -> Iterator[Hit]:
         if kernel.launch_bound > MAX_THREADS_PER_BLOCK:
             message = f"`__launch_bounds__({kernel.launch_bound})`: a block has at most 1024 threads"
             yield Hit(kernel.name_range, message)
-
-
-@declare(
-    "KL231",
-    "partial-warp",
-    INFORMATION,
-    summary="A block that is no multiple of 32 threads",
-    why="The last warp of each block runs with idle lanes, and full-warp shuffles in it have no partner.",
-    bad="""
-    __global__ void zero(float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-
-    cudaError_t run(float* out, int n) {
-        zero<<<(n + 99) / 100, 100>>>(out, n);
-        return cudaGetLastError();
-    }
-    """,
-    good="""
-    __global__ void zero(float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-
-    cudaError_t run(float* out, int n) {
-        zero<<<(n + 127) / 128, 128>>>(out, n);
-        return cudaGetLastError();
-    }
-    """,
-)
-def partial_warp(file: FileFacts) -> Iterator[Hit]:
-    for launch in file.launches:
-        n_threads = 0 if launch.block is None else _product(launch.block)
-        if WARP < n_threads <= MAX_THREADS_PER_BLOCK and n_threads % WARP:
-            yield Hit(launch.range, f"{n_threads} threads: the last warp of each block has {-n_threads % WARP} idle")
 
 
 @declare(
@@ -202,54 +162,6 @@ def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
         if is_short and kernel.short_launch is not None and launches[kernel.short_launch].shared_bytes != 0:
             message = f"dynamic shared memory is too small: `{kernel.name}` accesses more than this launch gives it"
             yield Hit(launches[kernel.short_launch].range, message)
-
-
-@declare(
-    "KL234",
-    "missing-launch-bounds",
-    INFORMATION,
-    summary="A kernel that is launched with large blocks does not say so",
-    why="""
-    The compiler may use up to 255 registers per thread; with more than 512 threads, a block has room for less than 128
-    each, and with 1024 for 64. Without `__launch_bounds__` such a launch fails when the kernel grows.
-    """,
-    bad="""
-    __global__ void zero(float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-
-    cudaError_t run(float* out, int n) {
-        zero<<<(n + 1023) / 1024, 1024>>>(out, n);
-        return cudaGetLastError();
-    }
-    """,
-    good="""
-    __global__ void __launch_bounds__(1024) zero(float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-
-    cudaError_t run(float* out, int n) {
-        zero<<<(n + 1023) / 1024, 1024>>>(out, n);
-        return cudaGetLastError();
-    }
-    """,
-)
-def missing_launch_bounds(file: FileFacts) -> Iterator[Hit]:
-    largest_of: dict[str, int] = {}
-    for launch in file.launches:
-        n_threads = 0 if launch.block is None else _product(launch.block)
-        largest_of[launch.kernel] = max(n_threads, largest_of.get(launch.kernel, 0))
-    for kernel in file.kernels:
-        largest = largest_of.get(kernel.name, 0)
-        if MANY_THREADS < largest <= MAX_THREADS_PER_BLOCK and not kernel.has_launch_bounds:
-            place = kernel.name_range
-            start = TextRange(place.start_line, place.start_column, place.start_line, place.start_column)
-            edit = TextEdit(start, f"__launch_bounds__({largest}) ")
-            fix = QuickFix(f"Add `__launch_bounds__({largest})`", (edit,), False)
-            message = f"launched with {largest} threads per block: say `__launch_bounds__({largest})`"
-            yield Hit(place, message, (fix,))
 
 
 @declare(

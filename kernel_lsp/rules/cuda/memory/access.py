@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
-from kernel_lsp.rules.cuda.memory.pointers import global_array, index_of
+from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
@@ -19,7 +19,6 @@ from kernel_lsp.rules.cuda.threads.threads import (
     block_names,
     growth,
     is_loop_variable,
-    may_depend_on_thread,
 )
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.finding import QuickFix
@@ -85,93 +84,6 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
             yield hit(file, subscript, message, *_padding_fix(function, tile))
     if not reported:
         yield from simulated_hits(function, "KL211", lines)
-
-
-@declare(
-    "KL212",
-    "dynamic-local-array",
-    INFORMATION,
-    on="device",
-    needs=("[",),
-    summary="A local array with an index that is not known when compiling",
-    why="""
-    Registers cannot be indexed: such an array lies in local memory, which is device memory behind the caches. Loops
-    with constant bounds are unrolled and keep it in registers. ptxas has the last word: see its stack figure.
-    """,
-    bad="""
-    __global__ void pick(const float* __restrict__ x, float* __restrict__ out, const int* __restrict__ which) {
-        float part[4];
-        for (int i = 0; i < 4; ++i) part[i] = x[4 * threadIdx.x + i];
-        int k = which[threadIdx.x];
-        out[threadIdx.x] = part[k];
-    }
-    """,
-    good="""
-    __global__ void pick(const float* __restrict__ x, float* __restrict__ out, const int* __restrict__ which) {
-        float part[4];
-        for (int i = 0; i < 4; ++i) part[i] = x[4 * threadIdx.x + i];
-        int k = which[threadIdx.x];
-        float found = 0.0f;
-        for (int i = 0; i < 4; ++i) found = i == k ? part[i] : found;
-        out[threadIdx.x] = found;
-    }
-    """,
-)
-def dynamic_local_array(function: Function) -> Iterator[Hit]:
-    if not any(variable.is_array and _is_in_registers(variable) for variable in function.all_variables()):
-        return
-    file = function.file
-    reported: set[str] = set()
-    for subscript in function.subscripts:
-        array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
-        if array is None or not array.is_array or array.name in reported or not _is_in_registers(array):
-            continue
-        index = function.variable(index_of(subscript))
-        if index is not None and _is_runtime_value(function, index):
-            reported.add(array.name)
-            yield hit(file, subscript, f"`{array.name}` is indexed at run time: it goes to local memory")
-
-
-@declare(
-    "KL213",
-    "accumulate-in-memory",
-    WARNING,
-    on="kernel",
-    needs=("+= -= *=", LOOP_WORDS),
-    patterns=(r"\]\s*[-+*]=",),
-    summary="A loop accumulates into an element of global memory",
-    why="""
-    The element is read and written in every round: the compiler may not keep it in a register when another pointer
-    could reach it, and each addition waits for memory. Sum up in a local variable and store once.
-    """,
-    bad="""
-    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
-        int row = blockIdx.x;
-        for (int j = 0; j < d; ++j) out[row] += x[row * d + j];
-    }
-    """,
-    good="""
-    __global__ void sum_rows(const float* __restrict__ x, float* __restrict__ out, int d) {
-        int row = blockIdx.x;
-        float sum = 0.0f;
-        for (int j = 0; j < d; ++j) sum += x[row * d + j];
-        out[row] = sum;
-    }
-    """,
-)
-def accumulate_in_memory(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for write in function.assignments:
-        left = write.child_by_field_id(fields.LEFT)
-        if left is None or function.operator(write) not in ("+=", "-=", "*="):
-            continue
-        array, loop = global_array(function, left), function.loop_around(write)
-        if (
-            array is not None
-            and loop is not None
-            and function.names_in(index_of(left)).isdisjoint(_changed_in(function, loop))
-        ):
-            yield hit(file, write, "accumulation in global memory: sum in a local variable")
 
 
 @declare(
@@ -370,33 +282,6 @@ def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
     n_uses = function.source(function.body).count(tile.name)
     n_subscripts = sum(function.variable(s.child_by_field_id(fields.ARGUMENT)) is tile for s in function.subscripts)
     return (QuickFix(f"Pad the row to `[{new_text}]`", (edit,), n_uses == n_subscripts + 1),)
-
-
-def _is_in_registers(array: Variable) -> bool:
-    words = array.words
-    return not array.is_shared and words.isdisjoint(("static", "constexpr", "__constant__", "extern"))
-
-
-def _is_runtime_value(function: Function, index: Variable) -> bool:
-    """Return whether unrolling cannot make the index constant: it is loaded, a parameter, or counts up to such a
-    value."""
-    if is_loop_variable(function, index):
-        return False
-    if index in function.parameters:
-        return function.is_kernel
-    if index.value is None or (index.is_const and function.constant(index.value) is not None):
-        return False
-    value = index.value
-    is_loaded = value.type == "subscript_expression" and global_array(function, value) is not None
-    return is_loaded or (value.type != "call_expression" and may_depend_on_thread(function, value))
-
-
-def _changed_in(function: Function, loop: Node) -> frozenset[str]:
-    """Return the names that are modified or declared within the loop."""
-    cache = function.caches.setdefault("changed", {})
-    if loop.id not in cache:
-        cache[loop.id] = function.written_in(loop) | function.declared_in(loop)
-    return cache[loop.id]
 
 
 def _narrow_product(function: Function, value: Node) -> Node | None:

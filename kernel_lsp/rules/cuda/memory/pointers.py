@@ -27,14 +27,6 @@ def index_of(subscript: Node) -> Node | None:
     return indices.named_children[0] if indices is not None and indices.named_child_count == 1 else None
 
 
-def global_array(function: Function, subscript: Node) -> Variable | None:
-    """Return the pointer parameter that a subscript names."""
-    if subscript.type != "subscript_expression":
-        return None
-    array = function.variable(subscript.child_by_field_id(fields.ARGUMENT))
-    return array if array is not None and array.is_pointer and array in function.parameters else None
-
-
 def reach_of(function: Function, subscript: Node) -> Reach | None:
     """Return the element of a pointer parameter, or of a local pointer into one, that a subscript accesses. None for
     others."""

@@ -1,4 +1,4 @@
-"""KL222 to KL226: arithmetic with a hidden cost in speed or accuracy."""
+"""KL220 and KL226: doubles among floats, and sums in half precision."""
 
 from __future__ import annotations
 
@@ -8,162 +8,51 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, LOOP_WORDS, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.declare import LOOP_WORDS, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.finding import QuickFix
-from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.rule import Hit, words
 
+MAX_FLOAT = 3.4028235e38
+MIN_NORMAL_FLOAT = 1.1754944e-38
+_FLOAT_WORDS = re.compile(r"\b(?:float[234]?|half2?|__half2?|__nv_bfloat162?)\b")
+_DOUBLE_WORDS = re.compile(r"\bdouble[234]?\b")
 _DOUBLE_LITERAL = re.compile(r"(?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?")
-_SINGLE_LITERAL = re.compile(r"((?:\d[\d']*\.[\d']*|\.\d[\d']*|\d[\d']*(?=[eE]))(?:[eE][+-]?\d+)?)[fF]")
-_POWERS = frozenset(f"{prefix}{name}" for prefix in ("", "std::") for name in ("powf", "pow", "__powf"))
-_FAST_FUNCTIONS = {
-    "__expf": "expf", "__exp10f": "exp10f", "__logf": "logf", "__log2f": "log2f", "__log10f": "log10f",
-    "__sinf": "sinf", "__cosf": "cosf", "__tanf": "tanf", "__powf": "powf", "__fdividef": "a division",
-}  # fmt: skip
+_OVERLOADED = words("pow fmod atan2 hypot fma fmax fmin copysign max min")
+"""Functions of several numbers that are those of doubles where one of these is a double."""
 _HALF_TYPES = frozenset(("half", "__half", "__nv_bfloat16", "nv_bfloat16"))
 
 
 @declare(
-    "KL222",
-    "power-by-constant",
-    INFORMATION,
+    "KL220",
+    "double-literal",
+    WARNING,
     on="device",
-    needs=("pow",),
-    summary="`powf` with a small integer exponent",
+    summary="A double literal makes float arithmetic double",
     why="""
-    `powf` takes some dozens of instructions for any exponent, where a product takes one. The compiler replaces it only
-    with fast-math.
+    `x * 0.5` converts x to double, multiplies in double precision at 1/2 to 1/64 of the speed, and converts back.
+    Write `0.5f`.
     """,
     bad="""
-    __device__ float square(float x) {
-        return powf(x, 2.0f);
+    __global__ void halve(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = x[i] * 0.5;
     }
     """,
     good="""
-    __device__ float square(float x) {
-        return x * x;
+    __global__ void halve(float* __restrict__ x, int n) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) x[i] = x[i] * 0.5f;
     }
     """,
 )
-def power_by_constant(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for call in function.calls_named(_POWERS):
-        arguments = function.arguments(call)
-        if len(arguments) != 2:
-            continue
-        exponent = _small_exponent(function.source(arguments[1]))
-        if exponent is None or _DOUBLE_LITERAL.fullmatch(function.source(arguments[1])):
-            continue
-        fixes: tuple[QuickFix, ...] = ()
-        if arguments[0].type == "identifier":
-            product = " * ".join([function.source(arguments[0])] * exponent)
-            fixes = (rewrite(file, call, f"({product})"),)
-        yield hit(
-            file, call, f"a power takes many instructions, a product of {exponent} factors {exponent - 1}", *fixes
-        )
-
-
-@declare(
-    "KL223",
-    "division-by-constant",
-    HINT,
-    on="device",
-    needs=("/", LOOP_WORDS),
-    patterns=(r"/\s*(?:[\d.]|/\*)",),
-    summary="A float is divided by a constant in a loop",
-    why="""
-    An exact division takes 8 or more instructions, a product one. The compiler replaces it only when the reciprocal is
-    exact, as for powers of two. The product differs in the last bit.
-    """,
-    bad="""
-    __global__ void mean(const float* __restrict__ x, float* __restrict__ out, int n) {
-        float sum = 0.0f;
-        for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[i] / 3.0f;
-        out[threadIdx.x] = sum;
-    }
-    """,
-    good="""
-    __global__ void mean(const float* __restrict__ x, float* __restrict__ out, int n) {
-        float sum = 0.0f;
-        for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[i] * (1.0f / 3.0f);
-        out[threadIdx.x] = sum;
-    }
-    """,
-)
-def division_by_constant(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for node in function.divisions:
-        right = node.child_by_field_id(fields.RIGHT)
-        left = node.child_by_field_id(fields.LEFT)
-        if right is None or left is None or left.type == "number_literal":
-            continue
-        match = _SINGLE_LITERAL.fullmatch(function.source(right))
-        if match and not _is_power_of_two(float(match[1].replace("'", ""))) and function.loop_around(node):
-            text = f"{function.source(left)} * (1.0f / {function.source(right)})"
-            fix = QuickFix("Multiply by the reciprocal", (file.parsed.replace(node, text),), False)
-            yield hit(file, node, "division in each iteration: multiply by the reciprocal", fix)
-
-
-@declare(
-    "KL224",
-    "fast-math",
-    HINT,
-    on="device",
-    needs=("__exp __log __sin __cos __tan __pow __fdividef",),
-    summary="A fast intrinsic with a limited range or accuracy",
-    why="""
-    `__expf(x)` has an error of 2 + ⌊|1.173 x|⌋ ulp, `__sinf` one of 2^-21 only within ±π, and `__fdividef` gives 0 for
-    a divisor between 2^126 and 2^128 (CUDA C++ Programming Guide, intrinsic functions). If the kernel is bound by
-    memory, the exact function costs nothing.
-    """,
-    bad="""
-    __device__ float gate(float x) {
-        return 1.0f / (1.0f + __expf(-x));
-    }
-    """,
-    good="""
-    __device__ float gate(float x) {
-        return 1.0f / (1.0f + expf(-x));
-    }
-    """,
-)
-def fast_math(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for call in function.calls_named(_FAST_FUNCTIONS):
-        name = function.callee(call)
-        exact = _FAST_FUNCTIONS[name]
-        yield hit(file, call, f"`{name}` is less exact than {exact if ' ' in exact else f'`{exact}`'}")
-
-
-@declare(
-    "KL225",
-    "division-in-loop",
-    INFORMATION,
-    on="device",
-    needs=("/ %", LOOP_WORDS),
-    patterns=(r"[/%](?<!//)(?<!\*/)\s*(?:[A-Za-z_]|/\*)",),
-    summary="An integer division or remainder by a variable in a loop",
-    why="""
-    GPUs have no integer division: by a variable it takes 20 instructions and more. Divide once before the loop, count
-    along, or make the divisor a template parameter.
-    """,
-    bad="""
-    __global__ void gather(const float* __restrict__ x, float* __restrict__ out, int n, int width) {
-        for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = x[i % width];
-    }
-    """,
-    good="""
-    template <int WIDTH>
-    __global__ void gather(const float* __restrict__ x, float* __restrict__ out, int n) {
-        for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = x[i % WIDTH];
-    }
-    """,
-)
-def division_in_loop(function: Function) -> Iterator[Hit]:
-    for node in function.quotients:
-        if _divides_at_run_time(function, node) and _in_loop_body(function, node):
-            message = f"`{function.operator(node)}` by a variable takes 20 instructions or more in each iteration"
-            yield hit(function.file, node, message)
+def double_literal(function: Function) -> Iterator[Hit]:
+    if not function.doubles or _DOUBLE_WORDS.search(function.text) or not _FLOAT_WORDS.search(function.text):
+        return
+    for number in function.doubles:
+        text = function.source(number)
+        if _DOUBLE_LITERAL.fullmatch(text.lstrip("-")) and _meets_a_float(function, number):
+            fixes = (rewrite(function.file, number, f"{text}f"),) if _fits_float(text) else ()
+            yield hit(function.file, number, f"`{text}` is a double: the arithmetic around it is too", *fixes)
 
 
 @declare(
@@ -208,57 +97,47 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
             yield hit(file, write, f"`{variable.name}` loses what it adds as it grows: accumulate in float")
 
 
-# --- below: constants
+# --- below
 
 
-def _small_exponent(text: str) -> int | None:
-    """Return 2, 3 or 4, written as a float or integer; None for other text."""
-    match = re.fullmatch(r"([234])(?:\.0*)?[fF]?", text)
-    return int(match[1]) if match else None
-
-
-def _is_power_of_two(value: float) -> bool:
-    return value > 0 and value.hex().startswith("0x1.0000000000000")
-
-
-# --- divisors and sums
-
-_SIZES_OF_LAUNCH = re.compile(r"(?:blockDim|gridDim)\s*\.\s*[xyz]")
-
-
-def _divides_at_run_time(function: Function, node: Node) -> bool:
-    """Return whether this is an integer division by a variable or launch dimension, unknown at compile time."""
-    right = node.child_by_field_id(fields.RIGHT)
-    dividend, divisor = function.variable(node.child_by_field_id(fields.LEFT)), function.variable(right)
-    are_integers = function.operator(node) == "%" or (dividend is not None and dividend.is_integer)
-    if right is None or not are_integers:
-        return False
-    if divisor is None:
-        return _SIZES_OF_LAUNCH.fullmatch(function.source(right)) is not None
-    is_known = function.constant(divisor.name_node) is not None or _is_declared_constant(function, divisor.value)
-    return divisor.is_integer and not is_known
-
-
-def _is_declared_constant(function: Function, value: Node | None) -> bool:
-    """Return whether the value is a local name for a constant or template parameter, known at compile time."""
-    if value is None:
-        return False
-    names = function.names_in(value)
-    return names.isdisjoint(function.variables) and names.isdisjoint(("blockDim", "gridDim", "blockIdx", "threadIdx"))
-
-
-def _in_loop_body(function: Function, node: Node) -> bool:
-    """Return whether the node is in a loop body and not loop-invariant: the loop modifies one of its operands."""
-    loop = function.loop_around(node)
-    body = None if loop is None else loop.child_by_field_id(fields.BODY)
-    if loop is None or body is None or not body.start_byte <= node.start_byte < body.end_byte:
-        return False
-    for name in function.names_in(node):
-        for variable in function.named(name):
-            starts = [variable.declaration.start_byte, *(write.start_byte for write in variable.writes)]
-            if any(loop.start_byte <= start < loop.end_byte for start in starts):
+def _meets_a_float(function: Function, number: Node) -> bool:
+    """Return whether the literal is combined with anything but literals, in a function that names no doubles."""
+    node = number
+    for parent in function.around(number):
+        if parent.type == "binary_expression":
+            sides = (parent.child_by_field_id(fields.LEFT), parent.child_by_field_id(fields.RIGHT))
+            if any(side is not None and side.id != node.id and not _is_literal(function, side) for side in sides):
                 return True
+        elif parent.type == "assignment_expression":
+            return function.operator(parent) in ("+=", "-=", "*=", "/=")
+        elif parent.type == "conditional_expression":
+            branches = (parent.child_by_field_id(fields.CONSEQUENCE), parent.child_by_field_id(fields.ALTERNATIVE))
+            others = [branch for branch in branches if branch is not None and branch.id != node.id]
+            return len(others) == 1 and not _is_literal(function, others[0])
+        elif parent.type == "argument_list":
+            call = function.parent(parent)
+            is_chosen = call is not None and function.callee(call).removeprefix("std::") in _OVERLOADED
+            others = [each for each in parent.named_children if each.id != node.id]
+            return is_chosen and not all(_is_literal(function, each) for each in others)
+        elif parent.type not in ("unary_expression", "parenthesized_expression"):
+            return False
+        node = parent
     return False
+
+
+def _is_literal(function: Function, node: Node) -> bool:
+    """Return whether the node has no name in it, or is of a type parameter, which may be double itself."""
+    array = node.child_by_field_id(fields.ARGUMENT) if node.type == "subscript_expression" else node
+    variable = function.variable(array)
+    if variable is not None and re.search(rf"(?:typename|class) {variable.element}\b", function.template_head):
+        return True
+    text = re.sub(r"\d[\w.']*(?:[eE][+-]?\d+)?[fFuUlL]*", "", function.source(node))
+    return re.search(r"[A-Za-z_]", text) is None
+
+
+def _fits_float(text: str) -> bool:
+    value = abs(float(text.replace("'", "")))
+    return value == 0 or MIN_NORMAL_FLOAT <= value <= MAX_FLOAT
 
 
 def _adds_to_itself(function: Function, write: Node, name: str) -> bool:

@@ -9,107 +9,10 @@ from operator import attrgetter
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import HINT, INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import Variable
-from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit, words
-
-
-@declare(
-    "KL241",
-    "missing-const",
-    HINT,
-    on="kernel",
-    needs=("* [",),
-    summary="A pointer that is only read is not `const`",
-    why="""
-    `const` documents that it is an input, lets the compiler refuse a store, and together with `__restrict__` lets it
-    use the read-only cache.
-    """,
-    bad="""
-    __global__ void copy(float* __restrict__ x, float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i];
-    }
-    """,
-    good="""
-    __global__ void copy(const float* __restrict__ x, float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = x[i];
-    }
-    """,
-)
-def missing_const(kernel: Function) -> Iterator[Hit]:
-    file = kernel.file
-    for parameter in kernel.parameters:
-        is_open = parameter.is_pointer and not parameter.is_reference and not parameter.is_const
-        if is_open and _is_only_read(kernel, parameter):
-            edit = file.parsed.insert(parameter.declaration.start_byte, "const ")
-            fixes = () if kernel.name in file.declared else (QuickFix("Make it `const`", (edit,), True),)
-            yield hit(file, parameter.declaration, f"`{parameter.name}` is only read: make it `const`", *fixes)
-
-
-@declare(
-    "KL242",
-    "unused-parameter",
-    HINT,
-    on="kernel",
-    summary="A kernel does not use one of its parameters",
-    why="It is passed at each launch, and whoever reads the launch believes that it matters.",
-    bad="""
-    __global__ void zero(float* __restrict__ out, int n, float scale) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-    """,
-    good="""
-    __global__ void zero(float* __restrict__ out, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n) out[i] = 0.0f;
-    }
-    """,
-)
-def unused_parameter(kernel: Function) -> Iterator[Hit]:
-    file = kernel.file
-    unused = [parameter for parameter in kernel.parameters if not kernel.is_mentioned(parameter.name)]
-    if not unused or kernel.node.has_error or kernel.is_empty:
-        return
-    for parameter in unused:
-        if "maybe_unused" not in parameter.type_text:
-            yield hit(file, parameter.name_node, f"`{parameter.name}` is not used")
-
-
-@declare(
-    "KL243",
-    "printf-in-kernel",
-    INFORMATION,
-    on="device",
-    needs=("printf",),
-    summary="A kernel prints",
-    why="""
-    `printf` needs a stack frame, registers and a buffer that all threads share; it stays costly when its branch is not
-    taken. It is for debugging.
-    """,
-    bad="""
-    #include <cstdio>
-
-    __global__ void check(const float* __restrict__ x, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n && x[i] != x[i]) printf("NaN at %d\\n", i);
-    }
-    """,
-    good="""
-    __global__ void check(const float* __restrict__ x, int* __restrict__ found, int n) {
-        int i = blockIdx.x * blockDim.x + threadIdx.x;
-        if (i < n && x[i] != x[i]) *found = i;
-    }
-    """,
-)
-def printf_in_kernel(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for call in function.calls_named(("printf", "std::printf")):
-        yield hit(file, call, "printing from a kernel is for debugging: it costs registers and time")
 
 
 @declare(
@@ -190,18 +93,6 @@ def _is_stored(function: Function, node: Node, name: str) -> bool:
     return call is not None and any(
         re.fullmatch(rf"\(?&\s*{name}\)?", function.source(argument)) for argument in function.arguments(call)
     )
-
-
-def _is_only_read(kernel: Function, parameter: Variable) -> bool:
-    """Return whether each use is a subscript that is read, outside of casts, calls and pointer arithmetic."""
-    if len(kernel.named(parameter.name)) != 1:
-        return False
-    n_uses = 0
-    for use in _uses(kernel, parameter):
-        n_uses += 1
-        if not _is_read(kernel, use):
-            return False
-    return n_uses > 0
 
 
 def _uses(kernel: Function, parameter: Variable) -> Iterator[Node]:
