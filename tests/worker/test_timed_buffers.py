@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from kernel_lsp.worker.gpu.run import BoundRun
@@ -77,3 +78,13 @@ def test_a_large_subject_leaves_a_graph_where_the_host_keeps_up() -> None:
     assert large.prefers_stream
     large.own_enqueue_us = subject.MAX_SLEEP_US
     assert not large.prefers_stream
+
+
+def test_what_the_first_call_tried_is_given_back_before_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[str]()
+    monkeypatch.setattr(subject, "stopwatch_of", lambda device: subject.HostStopwatch())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("given back"))
+    on_gpu = subject.Subject(lambda place: lambda: done.append("call"), lambda place: lambda: None, 2, device=0)
+    subject.warm_up(on_gpu)
+    assert done[:3] == ["call", "given back", "call"]
+    assert done.count("given back") == 1

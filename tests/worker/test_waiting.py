@@ -79,3 +79,27 @@ def test_waiting_is_over_soon_after_the_device_is_done(
     started = time.monotonic()
     gpu_device.wait(0, 6.0)
     assert time.monotonic() - started < 2.0
+
+
+@pytest.mark.parametrize(
+    ("n_failures", "is_crowded", "n_tries", "waited_s"), [(2, True, 3, 3.0), (2, False, 2, 0.0), (9, True, 4, 7.0)]
+)
+def test_work_is_done_again_once_others_need_less_memory(
+    n_failures: int, is_crowded: bool, n_tries: int, waited_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, done = Clock(0.0), list[str]()
+    monkeypatch.setattr(gpu_device.time, "sleep", clock.sleep)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 if is_crowded else 9, 10))
+
+    def work() -> str:
+        done.append("tried")
+        if done.count("tried") <= n_failures:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return "ready"
+
+    if n_tries > n_failures:
+        assert gpu_device.once_there_is_memory(0, work, lambda: done.append("let go")) == "ready"
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            gpu_device.once_there_is_memory(0, work, lambda: done.append("let go"))
+    assert (done.count("tried"), done.count("let go"), clock.now) == (n_tries, n_tries - 1, waited_s)

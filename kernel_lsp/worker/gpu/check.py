@@ -78,7 +78,12 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     a ``message``. After the last two the CUDA context is lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
-    answer = _guarded(candidate, lambda: _check(candidate, request))
+    device = candidate.device
+
+    def checked() -> dict[str, Any]:
+        return gpu_device.once_there_is_memory(device, lambda: _check(candidate, request), lambda: _let_go(device))
+
+    answer = _guarded(candidate, checked)
     if answer["status"] == "ran" and not _is_small(request["operation"]):
         gpu_device.release_memory()  # which other processes may need: PyTorch is prepared meanwhile
     return answer
@@ -145,7 +150,8 @@ def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[s
 
 
 def _let_go(device: int) -> None:
-    _SESSIONS.clear()
+    for session in _SESSIONS.values():
+        session.runs.clear()
     inputs_on(device).clear()
     gpu_device.release_memory()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +20,14 @@ SPIN_S, SLEEP_S = 0.002, 0.0005
 AWAKE_S = 0.005
 """Maximum seconds that count between two polls: on a machine that is short of processors more may pass, which is not
 the device's time."""
+WAITS_FOR_MEMORY_S = (1.0, 2.0, 4.0)
+"""Seconds to wait after each try that finds too little memory, while others occupy most of it: cuDNN's choices that a
+process of PyTorch's modes tries took 83 GiB of an H200. A reference of an inception module in fp64, made on processors
+instead, took 10 to 70 s of 16 cores; two candidates that fit were said not to."""
+CROWDED_SHARE = 2
+"""Divisor of the memory: where less is free, others occupy most of it."""
+
+T = TypeVar("T")
 
 
 class StillRunning(Exception):
@@ -102,6 +111,27 @@ def wait(device: int, at_most_s: float) -> None:
 def release_memory() -> None:
     """Free the allocator's cached memory."""
     torch.cuda.empty_cache()
+
+
+def once_there_is_memory(device: int, work: Callable[[], T], let_go: Callable[[], None]) -> T:
+    """Return what `work` does. Where it finds too little memory, which others occupy, it is done again a little later;
+    `let_go` frees what it had meanwhile. Raises torch.OutOfMemoryError."""
+    for wait_s in WAITS_FOR_MEMORY_S:
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass  # once this handler has ended, nothing refers to its tensors any more
+        let_go()
+        if not is_crowded(device):
+            break
+        time.sleep(wait_s)
+    return work()
+
+
+def is_crowded(device: int) -> bool:
+    """Check whether most of the device's memory is in use."""
+    free_bytes, n_bytes = torch.cuda.mem_get_info(device)
+    return free_bytes * CROWDED_SHARE < n_bytes
 
 
 def unload_module(module: Any) -> None:

@@ -15,6 +15,7 @@ from ..capture.program import quiet
 from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values
 from ..cases.families import own_generator
 from ..failure import Failure
+from ..gpu.device import once_there_is_memory
 from ..hide_cuda import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
@@ -183,7 +184,7 @@ def results_of(captured: Captured, case: Case, family: str, seed: int, is_backwa
         if gpu is not None:
             with contextlib.suppress(Failure, RuntimeError):
                 # E.g. a tensor that the code creates on the CPU, or too little memory: falls back to the CPU.
-                return _on_gpu(run, case, gpu)
+                return once_there_is_memory(gpu, lambda: _on_gpu(run, case, gpu), lambda: give_back_memory(gpu))
         return _results(run, case, CPU)
 
 

@@ -23,7 +23,8 @@ from ..capture.program import quiet
 from ..capture.reference import compile_reference
 from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import read_tensor
-from .rounds import admit
+from ..gpu.device import once_there_is_memory
+from .rounds import SUBJECTS, admit
 from .subject import Subject, is_large, n_affordable_sets, refuse_zeros, set_precision
 
 GRADIENT_PREFIX = "grad_"
@@ -64,13 +65,21 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     device = None if request["device"] == "cpu" else int(request["device"])
     where = torch.device("cpu") if device is None else torch.device("cuda", device)
     set_precision()
-    try:
+
+    def prepared() -> dict[str, Any]:
         inputs = {entry["name"]: read_tensor(entry, where) for entry in request["inputs"]}
         refuse_zeros(inputs)
+        written_bytes = int(request["written_bytes"])
+        subject = reference_subject(request["reference"], inputs, request["mode"], device, written_bytes)
+        return admit(request["subject"], subject)
+
+    def let_go() -> None:
+        SUBJECTS.pop(request["subject"], None)
+        torch.cuda.empty_cache()
+
+    try:
         with quiet():
-            written_bytes = int(request["written_bytes"])
-            subject = reference_subject(request["reference"], inputs, request["mode"], device, written_bytes)
-            answer = admit(request["subject"], subject)
+            answer = prepared() if device is None else once_there_is_memory(device, prepared, let_go)
     except Failure:
         raise  # not PyTorch's fault
     except Exception as error:  # torch.compile raises any exception of its parts

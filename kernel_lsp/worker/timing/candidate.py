@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..failure import short_message
-from ..gpu.device import release_memory
+from ..gpu.device import once_there_is_memory, release_memory
 from ..gpu.fingerprints import fingerprints, spread
 from ..gpu.run import POISON_BYTE, BoundRun, Candidate, inputs_on, loaded_candidate, made_by
 from ..shipped.cuda_runtime import CudaError, on_device
@@ -29,27 +29,40 @@ def prepare_candidate(request: dict[str, Any]) -> dict[str, Any]:
     Answers ``{"status": "ready", ...}`` as `timing.rounds.admit`, or ``{"status": "crashed", "message"}``.
     """
     candidate = loaded_candidate(request)
+    device = candidate.device
     try:
-        with on_device(candidate.device):
-            other = SUBJECTS.get(request.get("beside", ""))
-            if other is not None and other.is_large:
-                watch = other.watch.again()
-                again = replace(other, watch=watch, graph_arm=watch.capturing)
-                return {"status": "ready", **admit(request["subject"], again, int(request.get("n_calls", 0)))}
-            kept = inputs_on(candidate.device)
-            inputs, _ = kept.get(request["inputs"])
-            if not kept.may_stay_beside(2 * sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())):
-                kept.clear()  # those of other cases would occupy memory
-            refuse_zeros(inputs)
-            if "before" in request:
-                inputs = {**inputs, **made_by(candidate, request["before"], inputs)}
-            subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
-            if subject.is_large:
-                del inputs
-                release_memory()
-            return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
+        with on_device(device):
+            answer = once_there_is_memory(
+                device, lambda: _prepared(candidate, request), lambda: _let_go(device, request["subject"])
+            )
+            return {"status": "ready", **answer}
     except (CudaError, RuntimeError) as error:
         return {"status": "crashed", "message": short_message(error)}
+
+
+def _let_go(device: int, subject_id: str) -> None:
+    SUBJECTS.pop(subject_id, None)
+    inputs_on(device).clear()
+    release_memory()
+
+
+def _prepared(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
+    n_calls, other = int(request.get("n_calls", 0)), SUBJECTS.get(request.get("beside", ""))
+    if other is not None and other.is_large:
+        watch = other.watch.again()
+        return admit(request["subject"], replace(other, watch=watch, graph_arm=watch.capturing), n_calls)
+    kept = inputs_on(candidate.device)
+    inputs, _ = kept.get(request["inputs"])
+    if not kept.may_stay_beside(2 * sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())):
+        kept.clear()  # those of other cases would occupy memory
+    refuse_zeros(inputs)
+    if "before" in request:
+        inputs = {**inputs, **made_by(candidate, request["before"], inputs)}
+    subject = candidate_subject(candidate, request["operation"], inputs, request.get("expected") or {})
+    if subject.is_large:
+        del inputs
+        release_memory()
+    return admit(request["subject"], subject, n_calls)
 
 
 def candidate_subject(

@@ -157,6 +157,7 @@ def _install(device: Device, n_devices: int) -> None:
         "synchronize": lambda index: _raise_if_lost(device),
         "wait": lambda index, at_most_s: _wait(device),
         "release_memory": lambda: None,
+        "is_crowded": lambda index: False,
         "unload_module": lambda module: None,
     }
     for name, fake in fakes.items():
