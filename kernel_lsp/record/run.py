@@ -53,9 +53,6 @@ def record(command: Sequence[str], workspace: Path, steps: int | None = None, se
         return _combined(command, status, _read_parts(parts))
 
 
-# --- below: the program
-
-
 def _start(command: Sequence[str], workspace: Path, parts: Path, steps: int | None) -> subprocess.Popen[bytes]:
     request = {"root": os.path.realpath(workspace), "parts": str(parts), "steps": steps or 0}
     path = os.environ.get("PYTHONPATH")
@@ -130,9 +127,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _exit_status(returncode: int) -> int:
     return returncode if returncode >= 0 else SIGNAL_STATUS - returncode
-
-
-# --- below: its parts
 
 
 def _read_parts(folder: Path) -> list[dict[str, Any]]:

@@ -92,9 +92,6 @@ def judge(configuration: str, facts: Facts) -> tuple[FilterResult, ...]:
     return tuple(result.model_copy(update={"configuration": configuration}) for rule in rules for result in rule(facts))
 
 
-# --- below: one filter each
-
-
 def _result(
     name: str, number: float | None, threshold: float | None, *, is_flagged: bool, message: str
 ) -> FilterResult:
@@ -239,9 +236,6 @@ def redundancies(graph: Graph) -> tuple[Redundancy, ...]:
     return tuple(found.values())
 
 
-# --- below: looking at the graph
-
-
 class GraphView:
     """The graph by name, with the users of each node."""
 
@@ -306,9 +300,6 @@ def _size_along(node: GraphNode, view: GraphView) -> tuple[str, ...] | None:
         return None
     shape = source.types[0].shape
     return tuple(shape[dim] for dim in dims if dim < len(shape))
-
-
-# --- below: the rules. Each gives its message, empty where it sees nothing; its name is the kind
 
 
 def _duplicate(node: GraphNode, view: GraphView) -> str:

@@ -63,9 +63,6 @@ def reserve(device: torch.device) -> None:
     _buffers(torch.empty(1, dtype=torch.uint8, device=device))
 
 
-# --- below: pieces
-
-
 def _batches(raw: torch.Tensor) -> list[list[tuple[int, torch.Tensor]]]:
     """Return the pieces with their positions, in batches of one per thread."""
     pieces = [(start, raw[start : start + PIECE_BYTES]) for start in range(0, raw.numel(), PIECE_BYTES)]

@@ -72,8 +72,6 @@ class Relay:
                 shutil.rmtree(self._folder, ignore_errors=True)
             os._exit(0)
 
-    # --- below: frames
-
     def _handle(self, frame: dict[str, Any]) -> None:
         try:
             getattr(self, f"_do_{frame['do']}")(frame)
@@ -152,8 +150,6 @@ class Relay:
             self._answers.write(json.dumps(frame).encode() + b"\n")
         except OSError:
             self.end()
-
-    # --- below: the worker
 
     def _path(self, name: str) -> str:
         """Return the place of a file that the other side calls `name`, which is absolute there."""

@@ -79,9 +79,6 @@ def count_configurations(request: dict[str, Any]) -> dict[str, Any]:
     return {"names": [settings.name for settings in read_settings(source["file"])]}
 
 
-# --- below: the code that is examined
-
-
 class _Subject:
     """The user's code in one configuration, with inputs of any seed."""
 
@@ -148,9 +145,6 @@ def _drawn(leaf: TensorLeaf, generator: torch.Generator) -> torch.Tensor:
     if leaf.dtype.is_floating_point:
         return FAMILIES["normal"](leaf.shape, generator).to(leaf.dtype)
     return limited(PLAIN, leaf.shape, leaf.dtype, leaf.integer_range or DEFAULT_INTEGERS, generator)
-
-
-# --- below: what is measured
 
 
 def _is_deterministic(subject: _Subject, tensors: Sequence[torch.Tensor]) -> bool:
@@ -318,9 +312,6 @@ def _idle_modules(module: Any) -> list[str]:
         elif isinstance(child, torch.nn.Identity):
             found.append(f"{path}: an identity")
     return found
-
-
-# --- below: comparing
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

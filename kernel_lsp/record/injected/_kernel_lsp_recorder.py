@@ -110,8 +110,6 @@ class Recorder:
         self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
         self.started = self.flushed = time.perf_counter()
 
-    # --- what is wrapped
-
     def after(self, name, origin):
         """Return what to call with a module once it has run; None for one that does not concern the recording."""
         if name == "torch":
@@ -236,8 +234,6 @@ class Recorder:
         if main is not None and len(vars(main)) != self.n_main:
             self.wrap_functions(main)
             self.n_main = len(vars(main))
-
-    # --- calls
 
     def guarded(self, function, *args):
         """Call a function of the recorder; its error ends the recording, never the program."""
@@ -379,8 +375,6 @@ class Recorder:
         if type(output) is self.torch.Tensor and output.grad_fn is not None and len(sample.spans) < MAX_SPANS:
             sample.follow_backward(target, tensors, output)
 
-    # --- steps
-
     def _optimizer_stepped(self, *_):
         if self.is_on and not self.compiling() and threading.get_ident() == self.thread:
             self.guarded(self._boundary_of_optimizer)
@@ -427,8 +421,6 @@ class Recorder:
 
     def _best(self):
         return self.totals if self.totals.n_steps else self.warm
-
-    # --- the end
 
     def finish(self):
         """End the recording: take everything away and write the part."""

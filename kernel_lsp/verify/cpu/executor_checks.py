@@ -182,9 +182,6 @@ def is_too_long_to_screen(task: Task, plan: Plan, gpu: GpuSpec) -> bool:
     return any(n_operations(task, case, gpu) > MAX_SCREENED_OPERATIONS for case, _ in screened_cases(plan)[:1])
 
 
-# --- below: launches, profiles and cases
-
-
 def _refused(kernel: LoadedKernel) -> Crashed | None:
     """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
     launched = (refused_launch(kernel.built, bound, kernel.gpu) for _, bound in kernel.plan)
@@ -285,9 +282,6 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
             outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)
             return outcome if isinstance(outcome, Mismatch | Crashed) else None
     return None
-
-
-# --- below: one case
 
 
 async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome) -> CaseOutcome:

@@ -124,8 +124,6 @@ class ExecutorPool:
             self._loaded[executor] = _Loaded(ptx, outcome)
         return outcome
 
-    # --- below: those that have loaded something, and new ones
-
     async def _load_ahead(self, ptx: str) -> None:
         with suppress(KernelLspError, OSError):  # raised again where the module is needed
             async with self._one(ptx) as executor:

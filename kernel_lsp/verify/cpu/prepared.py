@@ -196,9 +196,6 @@ class CpuKernel:
         return None
 
 
-# --- below: steps
-
-
 def _options(limits: Limits) -> RunOptions:
     return RunOptions(
         n_traced_blocks=0,
@@ -236,9 +233,6 @@ def _segments(steps: Sequence[BoundStep]) -> Iterator[list[BoundStep]]:
             yield from ([step] for step in group)
         else:
             yield list(group)
-
-
-# --- below: judging
 
 
 def _crash(report: ExecutionReport) -> Crashed | None:

@@ -241,8 +241,6 @@ class _Check:
         """Begin the build. None for a Python file, which requests its own builds."""
         return None if self.file.suffix == ".py" else builds.begin(self.text, self.file.suffix, architecture)
 
-    # --- below: running
-
     def _process(self) -> ForeignProcess:
         cache = self.session.settings.cache_directory / "extensions"
         cache.mkdir(parents=True, exist_ok=True)

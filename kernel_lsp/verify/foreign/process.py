@@ -157,8 +157,6 @@ class ForeignAsker:
             said += [float(time_us) for time_us in answer.get("operator_us", ())]
         return answer
 
-    # --- below: another clock
-
     async def _disagreement(self, subject: str) -> str:
         """Compare our clock with the times that the process reported; empty when they agree."""
         said = self._operator_us.get(subject)

@@ -174,8 +174,6 @@ class Attempt:
             )
         return None
 
-    # --- below: time, and what is worth a note
-
     async def _time(self, offering: asyncio.Task[None]) -> GpuFailure | None:
         await offering  # a process that is preparing one operation cannot time another
         for case in self._job.timed:
@@ -218,9 +216,6 @@ class Attempt:
             for (operation, output), spread in sorted(self._found.spreads.items())
         ]
         return notes + [_memory_note(case, self._found.scratch_bytes[case.bound.name]) for case in self._job.timed]
-
-
-# --- below: requests and answers
 
 
 async def _made(

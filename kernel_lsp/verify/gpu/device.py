@@ -293,9 +293,6 @@ def runtime_directory() -> Path:
     return folder
 
 
-# --- below: the file
-
-
 def _opened(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 

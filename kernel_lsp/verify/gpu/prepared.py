@@ -274,9 +274,6 @@ def as_outcome(lost: Lost) -> Crashed | TimedOut:
     return Crashed(message=f"on the GPU: {lost.message}")
 
 
-# --- below: requests and answers
-
-
 def _operation_request(case: DeviceCase) -> dict[str, Any]:
     return {
         "operation": case.bound.model_dump(mode="json"),

@@ -267,8 +267,6 @@ class GpuSlot:
                 self._is_suspect = True
                 return lost_by(answer, command, deadline_s)
 
-    # --- below: replacing
-
     async def _open(self) -> GpuFacts | Lost:
         standby, self._standby = self._standby, None
         self._worker = await self._started(standby)
@@ -355,9 +353,6 @@ def load_request(candidate_id: str, built: Built) -> dict[str, Any]:
     """Return the arguments of `load`: the machine code where there is one, else the PTX for the driver to assemble."""
     code = {"cubin": built.cubin} if built.cubin else {"ptx": built.ptx}
     return {"candidate": candidate_id, "symbols": built.symbols, "kernels": list(built.symbols), **code}
-
-
-# --- below: the canary's requests, and what answers say
 
 
 def _canary_request(canary: Canary, folder: Path) -> dict[str, Any]:

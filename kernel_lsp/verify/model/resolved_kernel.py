@@ -216,9 +216,6 @@ def operation_names(task: Task, plan: LaunchPlan) -> tuple[str, ...]:
     return (forward, f"{forward}_backward") if task.backward is not None else (forward,)
 
 
-# --- below: one operation against one graph
-
-
 def _graphs(task: Task) -> tuple[Graph, ...]:
     return (task.forward,) if task.backward is None else (task.forward, task.backward)
 

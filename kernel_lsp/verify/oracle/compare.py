@@ -240,9 +240,6 @@ def is_within_budget(error: TensorError) -> bool:
     return error.n_wrong == 0 and error.n_cut_off == 0 and error.relative_l2 <= error.relative_l2_budget
 
 
-# --- below: what is allowed
-
-
 NO_ALLOWANCE = Allowance(0.0, 0.0, 0.0)
 
 
@@ -300,9 +297,6 @@ def _floor_ulps_l2(expected: Expectation, inputs: InputTraits) -> float:
 def _spread(n: int) -> float:
     """Return the uncertainty of n roundings' size, 1/sqrt(n): a scalar's native error may be zero by chance."""
     return 1.0 + TAIL_FACTOR / float(np.sqrt(max(n, 1)))
-
-
-# --- below: both sides, and what came of them
 
 
 def _sides(found: np.ndarray, expected: Expectation, written: np.ndarray | None) -> Sides:

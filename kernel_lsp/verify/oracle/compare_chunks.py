@@ -124,8 +124,6 @@ def exact_total(sides: Sides) -> Total:
     return _over_chunks(sides.found.size, lambda part, _: _exact_chunk(sides, part))
 
 
-# --- below: chunks and threads
-
 Look = Callable[[slice, np.ndarray], Total]
 """Computes the total of one chunk. The array is scratch of a chunk's length, of float64."""
 
@@ -154,9 +152,6 @@ def _spans(n: int, look: Look) -> Iterator[list[Total]]:
 def _threads() -> ThreadPoolExecutor:
     """Return the pool shared by all judgements, so that they never use more threads than cores."""
     return ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="compare")
-
-
-# --- below: one chunk
 
 
 def _within_fixed(sides: Sides, allowance: Allowance, part: slice, scratch: np.ndarray) -> Total | None:
@@ -243,9 +238,6 @@ def _sum_of_squares(error: np.ndarray) -> float:
     """Return the sum of squares. Overwrites the errors."""
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.square(error, out=error).sum())
-
-
-# --- below: where the reference or PyTorch is not finite
 
 
 @dataclass(frozen=True)

@@ -136,9 +136,6 @@ def large_literals(text: str) -> set[int]:
     return {number for number in _literals(text) if LEAST_LITERAL <= number <= LARGEST_LITERAL}
 
 
-# --- below: numbers in a text
-
-
 def _literals(text: str) -> set[int]:
     code = mask_literals(text)
     numbers = {1 << int(match["exponent"]) for match in _POWER.finditer(code)}
@@ -146,9 +143,6 @@ def _literals(text: str) -> set[int]:
         digits = (match["hex"] or match["decimal"]).replace("'", "")
         numbers.add(int(digits, 16 if match["hex"] else 10))
     return numbers
-
-
-# --- below: what a plan decides by
 
 
 class _Decisions:

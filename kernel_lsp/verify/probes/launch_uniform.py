@@ -147,9 +147,6 @@ class GridConditions:
                     pending.append(self._makers[operand])
 
 
-# --- below: reading
-
-
 def _followed(statements: Sequence[Statement]) -> tuple[list[_Step], list[_Step]]:
     """Return the steps that follow from arguments, in order of their dependencies, and the conditions
     among them. Leaves out registers that are set twice or under a guard."""
@@ -217,9 +214,6 @@ def _is_number(operand: str) -> bool:
 @lru_cache(maxsize=N_OPERANDS)
 def _number(operand: str) -> int:
     return int(operand.rstrip("U"), 0)
-
-
-# --- below: computing
 
 
 def _value(step: _Step, values: Mapping[str, int], passed: Sequence[int | None]) -> int:

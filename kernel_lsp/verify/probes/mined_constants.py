@@ -57,9 +57,6 @@ def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
     return dict(next((sizes for n, sizes in by_room if n >= 2 * n_values), by_room[-1][1]))
 
 
-# --- below: numbers in statements, and in a graph
-
-
 def _compared(target: Graph) -> Iterator[float]:
     """Yield the constants in the target's comparisons, independent of the kernel."""
     for node in target.nodes:

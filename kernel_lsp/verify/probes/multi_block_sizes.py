@@ -76,9 +76,6 @@ def several_blocks_sizes(
     return _few(prepared, kind, grids, found)
 
 
-# --- below: one launch and one dim
-
-
 def _bases(grids: _Grids, known: Iterable[Sizes]) -> dict[int, Sizes]:
     """Return the smallest sizes at which each launch is made."""
     bases: dict[int, Sizes] = {}
@@ -135,9 +132,6 @@ def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: i
         else:
             low = middle
     return best
-
-
-# --- below: few for all
 
 
 def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:

@@ -233,9 +233,6 @@ def farthest_operations(prepared: Prepared, kind: OperationKind, known: Sequence
         yield _ladder(prepared, finder_of(prepared, kind), known, scaled)
 
 
-# --- below: small sizes where no pattern holds
-
-
 def _changing_the_rest(finder: Finder, found: Sequence[Sizes]) -> Iterator[Sizes]:
     """Yield multiples and parts of the captured size of each symbol that never changed so far: no pattern fits some
     contracts, e.g. `N % 1000 == 0` and `B * N == 6000`."""
@@ -258,9 +255,6 @@ def _divided(task: Task, symbol: Symbol, multiple: int, part: int) -> Iterator[S
     for other in task.symbols:
         if other != symbol and other.captured * part % multiple == 0:
             yield {other.name: clamped(other, other.captured * part // multiple, 1)}
-
-
-# --- below: patterns of long rows
 
 
 def _of_as_many(patterns: Sequence[Pattern], symbols: Sequence[Symbol]) -> Pattern:
@@ -286,9 +280,6 @@ def _each_long(symbols: Sequence[Symbol]) -> list[list[tuple[int, ...]]]:
 def _with_long(n_symbols: int, positions: Sequence[int], lengths: Sequence[int] = LONG_ALONE) -> list[tuple[int, ...]]:
     """Return patterns with these symbols long and the others small, as far as the dims that are no symbols allow."""
     return [tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in lengths]
-
-
-# --- below: the contract's maximum
 
 
 def _ladder(prepared: Prepared, finder: Finder, known: Sequence[Sizes], scaled: Sequence[str]) -> Ladder:

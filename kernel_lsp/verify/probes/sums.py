@@ -57,9 +57,6 @@ def has_one_long_sum(graph: Graph, sizes: Sizes) -> bool:
     return len(brings) == 1 and brings[0][1] >= LONG_TERMS and _is_float_sum(brings[0][0])
 
 
-# --- below: one node
-
-
 def _is_float_sum(node: GraphNode) -> bool:
     made = node.types[0]
     return made is not None and made.dtype.is_floating and is_a(node.op, "reduction") and is_a(node.op, "sums")
@@ -104,9 +101,6 @@ def families_of_sums(graph: Graph) -> tuple[str, ...]:
     return (LATE_EXTREMES, "negative") if _takes_floats(graph) else (GREATEST_INTEGERS,)
 
 
-# --- below: what is added, and how it is made an integer again
-
-
 def _adds_integers(node: GraphNode) -> bool:
     made = node.types[0] if node.types else None
     is_integer = made is not None and not made.dtype.is_floating and made.dtype is not DType.BOOL
@@ -146,9 +140,6 @@ def _range_of(dtype: DType) -> tuple[int, int]:
 def _kept_bits(statements: Iterable[Statement]) -> set[int]:
     matches = (_TO_INTEGER.match(statement.opcode) for statement in statements)
     return {EXACT_BITS[match["type"]] for match in matches if match}
-
-
-# --- below: sizes
 
 
 def _sizes(finder: Finder, added: list[GraphNode], n_terms: int) -> Iterator[Sizes]:
@@ -203,9 +194,6 @@ def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: B
             if found[-1][0]:
                 break
     return [sizes for _, sizes in (*found[:1], *(one for one in found[1:] if one[0]))]
-
-
-# --- below: data flow
 
 
 def _values(ptx: PtxText) -> Iterator[tuple[Statement, Function]]:

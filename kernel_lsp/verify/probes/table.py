@@ -72,9 +72,6 @@ FRESH_SEED_BITS = 31
 _ATOMIC_SUM = re.compile(r"(?:atom|red)\..*\badd\..*\bf32\b")
 
 
-# --- below: the first cases, at small sizes
-
-
 @probe("captured", stages=("screen", "plan"), cost=FIRST)
 def captured(kernel: Kernel) -> Iterator[Case]:
     """Propose the user's own inputs at the captured sizes, which are profiled and timed."""
@@ -124,9 +121,6 @@ def sums_over_rows(kernel: Kernel) -> Iterator[Case]:
     """Propose sparse gradients at more rows, for a backward that sums over them."""
     if kernel.direction == "backward":
         yield kernel.case(kernel.small[2 % len(kernel.small)], SPARSE_GRADIENTS)
-
-
-# --- below: larger sizes, from the plan
 
 
 @probe("several blocks", "sizes", cost=SOON)
@@ -206,9 +200,6 @@ def hidden(kernel: Kernel) -> Iterator[Case]:
     """Propose sizes drawn by the seed, on a GPU."""
     drawn = hidden_sizes(kernel.finder, kernel.seed) if kernel.has_gpu else []
     return (kernel.case(sizes, "normal") for sizes in drawn)
-
-
-# --- below: from the compiled code
 
 
 @probe("launch-uniform predicates", "sizes", stages=("code",), cost=SOON)

@@ -71,9 +71,6 @@ def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: B
             yield _case(kind, sizes, LATE_EXTREMES)
 
 
-# --- below: sizes
-
-
 def _first(finder: Finder, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:
     """Return the first sizes with `n_places` indices along these dims together; None where there are none. A held dim
     stays unchanged."""
@@ -94,9 +91,6 @@ def _n_places(dims: Dims, sizes: Sizes) -> int:
 def _case(kind: OperationKind, sizes: Sizes, family: str) -> Case:
     is_far = family == LATE_EXTREMES
     return Case(kind, tuple(sorted(sizes.items())), family, 0, "forward", may_not_end=is_far)
-
-
-# --- below: dims that places are along
 
 
 def _picked(graph: Graph, *kinds: str) -> Iterator[tuple[Dims, str]]:
@@ -194,9 +188,6 @@ def rounding_cases(task: Task, kind: OperationKind, known: Sequence[Sizes]) -> l
     ]
 
 
-# --- below: what is rounded
-
-
 def _rounded(graph: Graph) -> tuple[list[_Rounded], _Range]:
     """Return the roundings of unchanged inputs, and the range of inputs that no conversion of the graph overflows
     for."""
@@ -268,9 +259,6 @@ def _is_modular(node: GraphNode) -> bool:
 
 def _is_rounding_by_mode(node: GraphNode) -> bool:
     return is_a(node.op, "modular_by_mode") and node.keywords.get("rounding_mode") is not None
-
-
-# --- below: numbers and sizes
 
 
 def _near_halves(n_bits: int) -> Iterator[Fraction]:

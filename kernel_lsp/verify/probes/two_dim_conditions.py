@@ -70,9 +70,6 @@ def _has_sides_never_equal(launched: Iterable[Launches]) -> bool:
     return bool(set.intersection(*({at for at, distance in some if distance} for some in distances)))
 
 
-# --- below: what is looked for
-
-
 def _outcomes(launches: Launches) -> set[Outcome]:
     """Return the outcomes of comparisons of each chosen value, alone and in pairs."""
     found: set[Outcome] = set()
@@ -82,9 +79,6 @@ def _outcomes(launches: Launches) -> set[Outcome]:
         found |= {(place, launch.kernel, one) for one in chosen}
         found |= {(place, launch.kernel, one, other) for one in chosen for other in outcomes}
     return found
-
-
-# --- below: sizes to try
 
 
 def _of_numbers(prepared: Prepared, numbers: Sequence[int]) -> Iterator[Sizes]:

@@ -97,8 +97,6 @@ class Evaluation:
         library_steps = prepared.library_steps if isinstance(prepared, Prepared) else ()
         return self._verdict(outcome, library_steps, time.monotonic() - started)
 
-    # --- below: stages
-
     async def _outcome(self, prepared: Prepared) -> CheckOutcome:
         progress, gpu_checks = self._progress, self._by.gpu_checks
         progress.findings += prepared.findings
@@ -172,8 +170,6 @@ class Evaluation:
         self._plans = {kind: self._by.choice.with_code(prepared, kind, built, plan) for kind, plan in plans}
         self._progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in self._plans)
         self._prefetch()
-
-    # --- below: checks on executors
 
     def _is_long(self) -> bool:
         """Check whether a screen before the GPU's first run would end without an answer. A candidate that is only
@@ -263,8 +259,6 @@ class Evaluation:
             progress.notes.append(f"{without}: {loaded.message}")
             return None
 
-    # --- below: the verdict
-
     def _verdict(self, outcome: CheckOutcome, library_steps: tuple[str, ...], elapsed_s: float) -> Verdict:
         progress = self._progress
         return Verdict(
@@ -304,9 +298,6 @@ async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: in
     finally:
         await end_tasks(*tasks)
     return None
-
-
-# --- below: small decisions
 
 
 def _with_names(refused: Rejected, built: Built) -> Rejected:

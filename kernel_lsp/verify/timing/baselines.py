@@ -218,8 +218,6 @@ class Baselines:
                 mode.go_on()
             self._nothing_is_timed.set()
 
-    # --- below: in the background
-
     async def _prepare_mode(self, name: str) -> None:
         """Prepare job by job until this mode is wanted for none."""
         if name in self._starting:
@@ -337,9 +335,6 @@ async def _warm_up(worker: TimingWorker, device: int | str) -> None:
 
 def _is_out_of_memory(failed: SubjectFailed) -> bool:
     return OUT_OF_MEMORY in failed.message.lower()
-
-
-# --- below: one mode
 
 
 class _Mode:

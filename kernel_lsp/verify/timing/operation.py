@@ -163,8 +163,6 @@ class OperationTimer:
                 self._ranked[key] = outcome
             return outcome
 
-    # --- below: one timing
-
     def _job(self, operation: TimedOperation) -> Job:
         return baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
 
@@ -275,8 +273,6 @@ class OperationTimer:
             ratio=ratio(ours, baseline, measured.rounds, noise, self._seed),
         )
 
-    # --- below: the candidate's side
-
     async def _prepare(
         self, worker: Asker, operation: TimedOperation, name: str, number: int, beside: Subject | None = None
     ) -> Subject | SubjectFailed:
@@ -306,8 +302,6 @@ class OperationTimer:
             which = f"{seen['n_unequal']} of {seen['n_checked']} timed calls"
             return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
         return None
-
-    # --- below: the roofline bound
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:
         graph = self._task.forward if operation.direction == "forward" else self._task.backward
@@ -346,9 +340,6 @@ def baseline_job(
         },
         n_bytes=sum(tensor.n_bytes for tensor in bound.tensors),
     )
-
-
-# --- below: requests and choices
 
 
 def _ranking_key(operation: TimedOperation, job: Job) -> str:

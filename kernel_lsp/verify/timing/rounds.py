@@ -245,9 +245,6 @@ async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
     )
 
 
-# --- below: a round
-
-
 def _n_rounds(round_s: float, plan: TimingPlan) -> int:
     """Return the rounds within the budget, an even number, since two make one round of a subject against itself."""
     affordable = int(plan.budget_s / max(round_s, 1e-9))

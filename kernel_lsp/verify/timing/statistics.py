@@ -137,9 +137,6 @@ def median_interval(blocks: Sequence[Sequence[float]], seed: int) -> Interval:
     return Interval(value, min(float(low), value), max(float(high), value))
 
 
-# --- below: small statistics
-
-
 def _need(n: int) -> None:
     if n < MIN_ROUNDS:
         raise ValueError(f"{n} rounds say nothing about their own spread: {MIN_ROUNDS} are needed")

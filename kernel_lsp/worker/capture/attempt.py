@@ -150,8 +150,6 @@ class Attempt:
             next_step="check that the target runs under plain PyTorch with these inputs",
         )
 
-    # --- names
-
     def _constants(self, program: Program) -> dict[str, torch.Tensor]:
         return {
             p.node: p.value
@@ -213,8 +211,6 @@ class Attempt:
         if len(returned) == len(names):
             names = [variable or name for variable, name in zip(returned, names)]
         return names
-
-    # --- backward
 
     def _is_users(self, argument: Argument) -> bool:
         """Check whether the argument is an input that the user passes."""
@@ -279,8 +275,6 @@ class Attempt:
         names = [f"{GRADIENT}{by_position[position]}" for position in backward.of]
         return reader.read(backward.module.graph, backward.results, names, n_forward=backward.n_forward)
 
-    # --- sizes
-
     def _settle_bounds(self, captured: Captured) -> None:
         """Find the bounds of the symbols. Raises MustFix for those that cannot stay symbolic."""
         shape_env, sizes = shape_env_of(captured.program.fake_inputs), captured.captured_sizes
@@ -312,9 +306,6 @@ def _user_function(callee: Callee) -> Callable[..., Any]:
     if callee.lifted is not None:
         return callee.lifted.forward
     return callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
-
-
-# --- below: small readings
 
 
 def _by_node(arguments: Sequence[Argument]) -> dict[str, str]:

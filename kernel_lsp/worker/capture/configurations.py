@@ -70,9 +70,6 @@ def capture_configuration(loaded: LoadedFile, source: dict[str, Any], with_backw
     return captured
 
 
-# --- below: building
-
-
 class _Other:
     """Another configuration, built on demand; `problem` says why it cannot be."""
 
@@ -140,9 +137,6 @@ def _capture(
         if captured is not None and captured.has_symbolic_state:
             return captured
     return capture_call(source, built.callee, built.inputs, with_backward)
-
-
-# --- below: comparing
 
 
 def _coverage(captured: Captured, first: _Built, others: Sequence[_Other], with_backward: bool) -> Coverage:

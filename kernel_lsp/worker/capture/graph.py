@@ -82,8 +82,6 @@ class GraphReader:
         outputs = [self._output(name, result) for name, result in zip(names, results)]
         return self._pruned(outputs)
 
-    # --- nodes
-
     def _placeholder(self, node: Any) -> None:
         if node.name in self._constants:
             self._nodes.append(_full_node(node.name, self._constants[node.name]))
@@ -179,8 +177,6 @@ class GraphReader:
         dtype = plan_dtype(tensor.dtype, f"the result of {node.target}", file, line)
         return {"dtype": dtype, "shape": self._symbols.shape(tensor.shape)}
 
-    # --- arguments
-
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             known = self._values.get(value.name)
@@ -196,8 +192,6 @@ class GraphReader:
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return {"expression": self._symbols.text(value)}
         return str(value)
-
-    # --- results
 
     def _output(self, name: str, result: Any) -> dict[str, Any]:
         if result is None:
@@ -215,8 +209,6 @@ class GraphReader:
                 kept.append(node)
                 needed |= _references([node["arguments"], list(node["keywords"].values())])
         return GraphText(kept[::-1], outputs, needed & set(self._arguments.values()))
-
-    # --- refusals
 
     def _refuse(self, node: Any, op: str) -> None:
         if is_a(op, "data_dependent") or _has_unbacked_size(node):
@@ -243,9 +235,6 @@ class GraphReader:
 def is_random(graph: torch.fx.Graph) -> bool:
     """Check whether any node draws random numbers."""
     return any(is_a(node.target, "random") and not _is_inactive_dropout(node) for node in graph.nodes)
-
-
-# --- below: small readings
 
 
 def _canonical(op: str, arguments: list[Any]) -> tuple[str, list[Any]]:

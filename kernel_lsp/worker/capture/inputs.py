@@ -138,9 +138,6 @@ def generated(
     return CallInputs(kept, rebuild, fresh, inputs.notes, numbers=numbers)
 
 
-# --- below: from a pragma
-
-
 def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
     leaves = [_described_leaf(entry) for entry in described]
     by_position = _positional_names(call)
@@ -173,9 +170,6 @@ def _described_leaf(entry: dict[str, Any]) -> Leaf:
         tuple(entry.get("dim_names") or ()),
         (limits[0], limits[1]) if limits else None,
     )
-
-
-# --- below: from get_inputs
 
 
 class _RandintRanges(TorchFunctionMode):

@@ -70,9 +70,6 @@ def _leaf(name: str, tensor: torch.Tensor, is_parameter: bool, dims: Sequence[in
     return TensorLeaf(identifier(name), tensor.dtype, tuple(tensor.shape), state=state)
 
 
-# --- random tensors of the code
-
-
 def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
     """Return the same call with the tensors that it draws as inputs after the user's, in the order of the draws; the
     call itself where it draws in another way."""
@@ -110,9 +107,6 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
         call, callee.owner, list(callee.notes), callee.lifted, callee.passes_state, draws=max(1, len(drawn))
     )
     return lifted, made
-
-
-# --- recording and replaying draws
 
 
 class _Draws(TorchFunctionMode, ABC):

@@ -131,9 +131,6 @@ def call_user(function: Callable[..., Any], doing: str, file: str, *positional: 
         raise raised_by_user(error, doing, file) from None
 
 
-# --- below: importing as Python does
-
-
 @dataclass
 class _Previous:
     folders: list[str] = field(default_factory=list)
@@ -180,9 +177,6 @@ def _import(name: str, file: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-# --- below: constructing modules
 
 
 def _is_module(value: Any) -> bool:

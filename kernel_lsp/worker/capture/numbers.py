@@ -81,9 +81,6 @@ def _candidates(captured: Captured) -> list[_Candidate]:
     return own + [_Candidate(pool.take(path), path, value) for path, value in settings.items() if type(value) is float]
 
 
-# --- the second capture
-
-
 @dataclass
 class _Watch:
     """The record of one second capture: the text of each computed number, and the names of those that the code
@@ -223,9 +220,6 @@ def _keep(
     used = {name for _, _, text in kept for name in _words(text)}
     captured.module_numbers += [ModuleNumber(c.name, c.path, c.value) for c in candidates if c.path and c.name in used]
     captured.free_settings |= {c.path for c in candidates if c.path and c.name in free}
-
-
-# --- comparing
 
 
 @dataclass(frozen=True)

@@ -304,9 +304,6 @@ def user_outputs(exported: Any) -> list[Any]:
     return [result for result, kind in zip(results, kinds) if kind == "USER_OUTPUT"]
 
 
-# --- below: reading the export
-
-
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time. Listing

@@ -98,8 +98,6 @@ class ReferencePrinter:
             ]
         )
 
-    # --- arguments and sizes
-
     def _take_arguments(
         self, graph: torch.fx.Graph, arguments: Sequence[ReferenceArgument], constants: dict[str, torch.Tensor]
     ) -> None:
@@ -143,8 +141,6 @@ class ReferencePrinter:
         return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)) and not isinstance(
             value, torch.Tensor
         )
-
-    # --- statements
 
     def _statement(self, node: Any, user_name: str | None, result_name: str | None) -> None:
         if is_a(node.target, "assertion"):
@@ -226,8 +222,6 @@ class ReferencePrinter:
             return Text(f"{value.within(ATOM)}.to({name}.dtype)")
         return Text(f"{value.within(ATOM)}.to({dtype})")
 
-    # --- arguments
-
     def _arguments(self, positional: Sequence[Any], keywords: dict[str, Any]) -> str:
         parts = [self._argument(argument).code for argument in positional]
         for name, value in keywords.items():
@@ -260,9 +254,6 @@ class ReferencePrinter:
         if isinstance(value, (torch.dtype, torch.memory_format)):
             return Text(str(value))
         return Text(repr(value))
-
-
-# --- below: small readings
 
 
 def _needed(results: Iterable[Any]) -> set[Any]:

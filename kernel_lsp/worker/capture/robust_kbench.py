@@ -65,9 +65,6 @@ def build(loaded: LoadedFile, source: dict[str, Any], settings: Settings) -> tup
     return Callee(model, model, passes_state=True), inputs
 
 
-# --- below: settings
-
-
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as stream:

@@ -109,9 +109,6 @@ def name_symbols(
     return names
 
 
-# --- below: dims that the code names
-
-
 def _dims_named(target: ast.expr, value: ast.expr) -> list[tuple[tuple[str, int], str]]:
     tensor, dim = _dim_access(value)
     if tensor is None:
@@ -151,9 +148,6 @@ def _index(node: ast.expr) -> int | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 0:
         return node.value
     return None
-
-
-# --- below: printing. Levels: 0 sum, 1 term, 2 atom
 
 
 class _Printer:
@@ -295,9 +289,6 @@ def assumptions(shape_env: Any, symbols: SymbolTable, captured: dict[sympy.Symbo
     return Assumptions(bounds, fixed)
 
 
-# --- below: reading the shape environment
-
-
 def _range(shape_env: Any, symbol: sympy.Symbol) -> Bounds:
     limits = shape_env.var_to_range.get(symbol)
     if limits is None:
@@ -314,9 +305,6 @@ def _relations(shape_env: Any) -> list[Any]:
         if expression not in (sympy.true, sympy.false) and expression not in found:
             found.append(expression)
     return found
-
-
-# --- below: trying a relation on sizes
 
 
 class _Relation:

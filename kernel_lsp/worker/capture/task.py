@@ -68,9 +68,6 @@ def reference_source(captured: Captured, name: str) -> str:
     return text
 
 
-# --- below: parts of the task
-
-
 def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
     return {
         "name": captured.symbols.names[symbol],
@@ -216,9 +213,6 @@ def _print_reference(captured: Captured, name: str, plain: bool) -> str:
 
 def _fake(captured: Captured, argument: Argument) -> Any:
     return captured.program.fake_inputs[argument.position]
-
-
-# --- below: what the graph indexes with
 
 
 def index_limits(captured: Captured) -> dict[str, str]:

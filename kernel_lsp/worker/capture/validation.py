@@ -104,9 +104,6 @@ def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tup
     return shapes
 
 
-# --- below: making and comparing
-
-
 def _sizes(captured: Captured, wanted: dict[sympy.Symbol, int], *, small: bool) -> dict[sympy.Symbol, int]:
     sizes = captured.captured_sizes
     if small:

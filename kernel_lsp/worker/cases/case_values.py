@@ -189,9 +189,6 @@ def has_unlimited_integers(captured: Captured, family: str) -> bool:
     )
 
 
-# --- below: ranges, parameters and buffers
-
-
 def _limit_text(captured: Captured, position: int) -> str | None:
     argument = next((a for a in captured.arguments if a.placeholder.index == position), None)
     return index_limits(captured).get(argument.name) if argument is not None else None

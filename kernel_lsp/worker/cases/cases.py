@@ -98,9 +98,6 @@ def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict
     return sample_of(captured, case, {**captured.captured_sizes, **sizes}, int(request["seed"]), device, from_bytes)
 
 
-# --- below: sizes
-
-
 def _bind(captured: Captured, shapes: dict[str, list[int]]) -> dict[sympy.Symbol, int]:
     """Return the size of every symbol, from the shapes of the arguments. Raises Failure when they do not fit the
     capture."""
@@ -132,9 +129,6 @@ def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]
     if captured.inputs.fresh is None:
         return "the target has no get_inputs()"
     return "" if are_captured(captured, sizes) else "get_inputs() makes the captured shapes only"
-
-
-# --- below: the answer
 
 
 def _result_names(captured: Captured, is_backward: bool) -> list[str]:

@@ -72,9 +72,6 @@ def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": "opened", "functions": found}
 
 
-# --- below: extensions
-
-
 def _extension(request: dict[str, Any], device: torch.device) -> Foreign:
     module = import_library(request["module_name"], request["library"])
     arguments, gradients = request["arguments"], request["gradients"]
@@ -162,9 +159,6 @@ def set_state(model: torch.nn.Module, arguments: Sequence[Mapping[str, Any]], te
         names = list(state)
     for name, argument in zip(names, given):
         state[name].data = tensors[argument["name"]]
-
-
-# --- below: ModelNew
 
 
 def _model_new(request: dict[str, Any], device: torch.device) -> Foreign:

@@ -186,9 +186,6 @@ class TimedSets:
         }
 
 
-# --- below: one case
-
-
 def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     declared, call = request["declared"], getattr(foreign, request["direction"])
     shapes = (request["direction"], *((name, tensor.dtype, tensor.shape) for name, tensor in inputs.items()))

@@ -129,9 +129,6 @@ def warm_up(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": "warm"}
 
 
-# --- below: checking
-
-
 def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         with on_device(candidate.device), torch.no_grad():
@@ -265,9 +262,6 @@ def _written(run: BoundRun, paths: dict[str, str], slices: dict[str, Any]) -> li
     for name, sliced in slices.items():
         tensors[name] = taken(tensors[name], sliced["dim"], sliced["ranges"])
     return [write_tensor(path, name, tensors[name]) for name, path in paths.items()]
-
-
-# --- below: again
 
 
 def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:

@@ -74,9 +74,6 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-# --- below: on the device
-
-
 def _tail(raw: torch.Tensor) -> list[torch.Tensor]:
     """Return the bytes after the last whole word as one number, where there are any."""
     n_bytes = raw.numel() % WORD_BYTES

@@ -229,9 +229,6 @@ def on(device: int) -> torch.device:
     return torch.device("cuda", device)
 
 
-# --- below: bytes
-
-
 def _n_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 

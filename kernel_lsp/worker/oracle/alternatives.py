@@ -130,9 +130,6 @@ class Alternative:
     accept: Callable[[Answers], None]
 
 
-# --- below: what the rows do
-
-
 def _masked_attention(of: Answers) -> None:
     """Accept, as well as PyTorch's own result, that of attention that skips masked elements. PyTorch adds its mask to
     the scores on a CPU, so that an infinite key gives NaN in all rows that do not see it. For scores of only minus

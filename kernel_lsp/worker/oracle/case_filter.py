@@ -90,9 +90,6 @@ def is_judged_at_ties(captured: Captured, family: str) -> bool:
     return family == "halves" and captured.has("step")
 
 
-# --- below: reasons
-
-
 def _why_rows_tell_nothing(
     captured: Captured, family: str, expected: Sequence[torch.Tensor], native: Sequence[torch.Tensor]
 ) -> str:

@@ -194,9 +194,6 @@ def give_back_memory(gpu: int | None) -> None:
         torch.cuda.empty_cache()
 
 
-# --- below: running
-
-
 def _on_gpu(run: ReferenceRun, case: Case, gpu: int) -> Results:
     """Compute on the GPU with TF32 off: its precision is below the declared dtype's."""
     torch.backends.cuda.matmul.allow_tf32 = False

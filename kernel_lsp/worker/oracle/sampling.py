@@ -174,9 +174,6 @@ def _random(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (LEAST_NUMBER + torch.rand(value.shape, generator=generator)).to(value.dtype)
 
 
-# --- below: shapes and comparisons
-
-
 def _least(captured: Captured, axis: Axis) -> int:
     return max(LEAST_SLICES, captured.bounds[axis.symbol].minimum)
 

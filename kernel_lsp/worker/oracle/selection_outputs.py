@@ -76,9 +76,6 @@ def chosen_among(
     return found
 
 
-# --- below: one output
-
-
 def _choosing(node: Any) -> Any:
     """Return the operation whose indices an output returns; None for any other output, and for values computed from
     indices."""

@@ -91,9 +91,6 @@ def task_text(inputs: Sequence[tuple[str, Operand]], steps: Sequence[Step], orig
     return "\n".join(lines) + "\n"
 
 
-# --- below: lines
-
-
 def _parameter(name: str, operand: Operand) -> str:
     return f"self.{name} = torch.nn.Parameter(torch.randn{operand.shape!r} * {operand.scale})"
 
@@ -168,9 +165,6 @@ def draw_task(request: dict[str, Any]) -> dict[str, Any]:
         "shapes": [list(operand.shape) for _, operand in draft.inputs],
         "n_flops": draft.n_flops,
     }
-
-
-# --- below: composing
 
 
 @lru_cache(maxsize=2)

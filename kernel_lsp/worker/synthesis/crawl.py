@@ -82,9 +82,6 @@ def resolve_operator(entry: dict[str, Any]) -> Callable[..., Any]:
     return getattr(importlib.import_module(entry["namespace"]), entry["name"])
 
 
-# --- below: listing
-
-
 def _with_uses(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "uses": find_uses(entry, resolve_operator(entry))}
 
@@ -123,9 +120,6 @@ def _is_excluded(name: str) -> bool:
     lowered = name.lower()
     hidden = name.startswith("_") or name.endswith("_") or name in EXCLUDED
     return hidden or any(part in lowered for part in EXCLUDED_PARTS)
-
-
-# --- below: signatures
 
 
 def module_arguments(module: type) -> list[dict[str, Any]] | None:
@@ -191,9 +185,6 @@ def find_uses(entry: dict[str, Any], operator: Callable[..., Any]) -> list[dict[
         for strategies in _strategies(n_operands)
         if (use := _widest(entry, operator, rank, list(strategies))) is not None
     ]
-
-
-# --- below: one use
 
 
 def _strategies(n_operands: int) -> list[tuple[str, ...]]:

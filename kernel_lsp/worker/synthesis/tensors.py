@@ -63,9 +63,6 @@ def draw_arguments(arguments: list[dict[str, Any]], shape: tuple[int, ...], rand
     return drawing.drawn
 
 
-# --- below: domains
-
-
 def _value(argument: dict[str, Any], drawing: Drawing) -> Any:
     domain = DOMAINS.get(argument["name"])
     if domain is None or (not argument["is_required"] and drawing.random.random() > OPTIONAL_SHARE):
@@ -245,9 +242,6 @@ def draw_values(shape: tuple[int, ...], values: str, generator: torch.Generator,
 def meta_values(shape: tuple[int, ...], values: str) -> torch.Tensor:
     """Return a tensor without data, of the dtype that these values have."""
     return torch.empty(shape, device="meta", dtype=torch.int64 if values == "classes" else torch.float32)
-
-
-# --- below: strategies for further operands
 
 
 def _same(shape: tuple[int, ...], values: str, _: Random) -> Operand | None:

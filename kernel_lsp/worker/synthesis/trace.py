@@ -59,9 +59,6 @@ def describe_graph(graph: torch.fx.Graph) -> dict[str, Any]:
     return {"graph_hash": view.hash(), "grams": sorted(view.grams()), "ops": view.ops}
 
 
-# --- below: normalizing
-
-
 class _View:
     """A graph without transparent nodes, and without what no output needs."""
 

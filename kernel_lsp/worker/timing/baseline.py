@@ -189,9 +189,6 @@ def reference_subject(
     )
 
 
-# --- below: peers
-
-
 def _peer(place: str, reference: Function, arguments: list[Any]) -> Function:
     """Return the function ``FILE::NAME``, once its results are the reference's and its inputs unchanged. Raises
     ValueError, ImportError."""
@@ -219,9 +216,6 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
         return float("inf")
     norm = float(expected.double().norm())
     return float((found.double() - expected.double()).norm()) / (norm or 1.0)
-
-
-# --- below: calls
 
 
 def _armed_forward(function: Function, arguments: list[list[Any]], has_graphs: bool) -> Callable[[int], Function]:

@@ -118,8 +118,6 @@ def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
         return _arranged(subject, n_calls or long_enough(subject))
 
 
-# --- below: a block
-
 _CLOCKS: dict[int | None, Clocks] = {}
 _RESOLUTIONS: dict[int | None, Resolution] = {}
 _DRAW = random.Random()
@@ -200,9 +198,6 @@ def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, 
         "tick_us": resolution.tick_us,
         **_facts(subject.device),
     }
-
-
-# --- below: the device
 
 
 def _resolution(device: int | None, stopwatch: Stopwatch) -> Resolution:

@@ -257,8 +257,6 @@ def stopwatch_of(device: int | None) -> Stopwatch:
     return _STOPWATCHES[device]
 
 
-# --- below: capturing and the host's part
-
 _STOPWATCHES: dict[int | None, Stopwatch] = {}
 
 
