@@ -161,10 +161,10 @@ class Baselines:
         return [subject for subject in ready if subject.name in wanted or (job.job_id, subject.name) not in self._known]
 
     def ranking_subjects(self, job: Job) -> list[Subject]:
-        """Return the fastest baseline that is ready, to measure a candidate beside that is only ranked. Empty while one
-        that is ready has no time."""
+        """Return the fastest baseline that is ready, to measure a candidate beside that is only ranked. Empty while a
+        mode of `torch.compile` that is ready has no time; eager, which every full timing has, needs none."""
         ready = {subject.name: subject for subject in self.subjects(job)}
-        if any((job.job_id, name) not in self._known for name in ready):
+        if any((job.job_id, name) not in self._known for name in ready if name != EAGER):
             return []
         fastest = ready.get(self._best_prepared(job)) or ready.get(EAGER)
         return [fastest] if fastest is not None else []

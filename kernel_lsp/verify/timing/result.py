@@ -147,8 +147,8 @@ def _readings(known: Sequence[Mapping[str, Any]], name: str) -> list[float]:
 class TimedOperation:
     """An operation to time: a candidate that its worker has loaded, bound to the shapes of a case's files. `expected`
     are the fingerprints of judged outputs, by name. `is_ranking` asks for few rounds, beside one baseline, once every
-    baseline that is ready has a time; an operation with the same `code` and launches is not timed again then. Empty
-    `code` is like no other."""
+    mode of `torch.compile` that is ready has a time; an operation with the same `code` and launches is not timed again
+    then. Empty `code` is like no other."""
 
     candidate_id: str
     bound: BoundOperation

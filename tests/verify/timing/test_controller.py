@@ -643,6 +643,20 @@ async def test_a_ranked_candidate_takes_few_rounds_beside_one_baseline_that_has_
     assert [found.name for found in timed] == list(ALL)
 
 
+async def test_the_first_candidate_is_ranked_beside_eager_while_modes_are_compiled(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 1.0}) as it:
+        ranked = replace(operation("a", N_ELEMENTS), is_ranking=True)
+        first = await it.timer.time_operation(it.worker, ranked)
+        full = await it.comparison()
+        last = await it.timer.time_operation(it.worker, ranked)
+    assert isinstance(first, Timed)
+    assert isinstance(last, Timed)
+    assert first.comparison.baseline_name == "eager"
+    assert first.comparison.ours.n_samples * 2 <= full.ours.n_samples
+    assert [type(each) for each in full.baselines] == [TimedBaseline, TimedBaseline]
+    assert last.comparison.baseline_name == "compile"
+
+
 async def test_a_call_of_milliseconds_is_a_block_of_its_own_and_still_gives_a_claim(tmp_path: Path) -> None:
     times_us = {"ours": 20_000.0, "eager": 30_000.0}
     async with bench(tmp_path, baselines=ALL[:1], times_us=times_us, spread=0.002) as it:
