@@ -1,20 +1,24 @@
-"""Measure what `kernel-lsp record` costs a program: `python benchmarks/record_overhead.py [--device cuda] [--pairs 7]`.
+"""Measure what `kernel-lsp record` costs a program: `python benchmarks/record_overhead.py [--device cuda]`.
 
 Each workload runs in pairs, with and without the recorder, in alternating order and in one process: two processes
-differ by more than the recorder costs. Times are of the workload's loop, its first step included: wall-clock on a GPU,
-CPU seconds elsewhere, so that other work on the machine counts less. Prints one JSON line per workload.
+differ by more than the recorder costs. Workloads take turns, pair by pair, and garbage is collected before each run.
+Times are of the workload's loop, its first step included: wall-clock on a GPU, CPU seconds elsewhere, so that other
+work on the machine counts less. Prints one JSON line per workload, with a 95 % interval of the median of the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
+import math
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,47 +117,67 @@ WORKLOADS: dict[str, Callable[[Any, str, Clock], float]] = {
 def main() -> None:
     """Print one line per workload."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further pairs after this long")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    parser.add_argument("--workload", choices=WORKLOADS, action="append", help="named twice, it has twice the pairs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     sys.path[:0] = [str(INJECTED)]
+    deadline = time.monotonic() + asked.seconds
+    names = asked.workload or list(WORKLOADS)
+    runs: dict[str, list[tuple[Run, Run]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "model.py").write_text(MODEL)
         sys.path[:0] = [folder]
-        for name in asked.workload or WORKLOADS:
-            print(json.dumps({"workload": name, **measure(name, folder, asked.device, asked.pairs)}), flush=True)
+        for name in names * (asked.pairs + 1):
+            if len(runs[name]) < 2 or time.monotonic() < deadline:
+                order = (False, True) if len(runs[name]) % 2 else (True, False)
+                found = {is_recorded: run(name, folder, asked.device, is_recorded) for is_recorded in order}
+                runs[name].append((found[False], found[True]))
+    for name, pairs in runs.items():  # the first pair is a warm-up
+        print(json.dumps({"workload": name, **summary(pairs[1:])}), flush=True)
 
 
-def measure(name: str, folder: str, device: str, n_pairs: int) -> dict[str, Any]:
-    """Return the medians of a workload's times, and of the ratios of its pairs; the first pair is a warm-up."""
-    times: list[dict[bool, float]] = []
-    for pair in range(n_pairs + 1):
-        order = (False, True) if pair % 2 else (True, False)
-        times.append({is_recorded: run(name, folder, device, is_recorded) for is_recorded in order})
-    ratios = [pair[True] / pair[False] for pair in times[1:]]
+@dataclass(frozen=True)
+class Run:
+    """Seconds of a workload's loop, and what the recorder says of itself: seconds that timing cost, timed steps."""
+
+    seconds: float
+    own_s: float = 0.0
+    n_timed: int = 0
+
+
+def summary(pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
+    """Return medians of a workload's times and of the ratios of its pairs, with an interval from order statistics."""
+    ratios = sorted(recorded.seconds / plain.seconds for plain, recorded in pairs)
+    rank = max(0, math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))))
     return {
-        "plain_s": round(statistics.median(pair[False] for pair in times[1:]), 4),
-        "recorded_s": round(statistics.median(pair[True] for pair in times[1:]), 4),
+        "n_pairs": len(ratios),
+        "plain_s": round(statistics.median(plain.seconds for plain, _ in pairs), 4),
+        "recorded_s": round(statistics.median(recorded.seconds for _, recorded in pairs), 4),
         "median_of_ratios": round(statistics.median(ratios), 4),
+        "interval": [round(ratios[rank], 4), round(ratios[-1 - rank], 4)],
+        "own_share_of_timing": round(statistics.median(each.own_s / each.seconds for _, each in pairs), 4),
+        "n_timed": statistics.median(each.n_timed for _, each in pairs),
         "ratios": [round(ratio, 3) for ratio in ratios],
     }
 
 
-def run(name: str, folder: str, device: str, is_recorded: bool) -> float:
+def run(name: str, folder: str, device: str, is_recorded: bool) -> Run:
     """Run a workload once, on a model imported anew, as the recorder wraps what is imported."""
     sys.modules.pop("model", None)
+    gc.collect()
     recorder = start(folder) if is_recorded else None
     try:
         torch.manual_seed(0)
-        return WORKLOADS[name](
-            importlib.import_module("model"), device, wall_clock if device == "cuda" else time.process_time
-        )
+        model = importlib.import_module("model")
+        seconds = WORKLOADS[name](model, device, wall_clock if device == "cuda" else time.process_time)
     finally:
         if recorder is not None:
             recorder.finish()
             assert not recorder.error, recorder.error
+    return Run(seconds) if recorder is None else Run(seconds, recorder.budget.own_s, recorder.budget.n_timed)
 
 
 def start(folder: str) -> Any:

@@ -17,8 +17,14 @@ import types
 N_FIRST_SAMPLES = 4
 SAMPLE_PERIODS = ((16, 4), (128, 16), (1024, 64), (1 << 62, 256))
 """The first steps are timed; then one in 4, from 16 on one in 16, later one in 64 and in 256, which stands for all."""
+MAX_SHARE = 0.03
+"""Maximum share of the program's time that timed steps may cost; a step is not timed while they have cost more."""
 MAX_SPANS = 4_000
 """Maximum timed calls of one step."""
+N_ALIKE = 32
+"""Calls in a row of one configuration after which not each one's signature is taken."""
+N_UNCHECKED = 7
+"""Calls after each signature then that are compared by the first argument's shape, autograd and mode alone."""
 N_RANGES = 4
 """Calls of one configuration whose integer tensors are read for their range."""
 MAX_CONFIGURATIONS = 16
@@ -141,7 +147,8 @@ class Sample:
 
     def __init__(self, torch, on_cuda, weight):
         self.torch, self.on_cuda, self.weight = torch, on_cuda, weight
-        self.spans, self.handles, self.end = [], [], None
+        self.spans, self.handles, self.end, self.own_s = [], [], None, 0.0
+        self.stream, self.raw_stream = None, None
         self.begin = self.last = self.mark()
 
     def mark(self):
@@ -150,8 +157,15 @@ class Sample:
         if self.torch.cuda.is_current_stream_capturing():
             return None
         event = self.torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._current_stream())
         return event
+
+    def _current_stream(self):
+        """Return the current stream; torch makes an object of it at each call, which takes longer than the event."""
+        raw_stream = (device := self.torch._C._cuda_getDevice(), self.torch._C._cuda_getCurrentRawStream(device))
+        if raw_stream != self.raw_stream:
+            self.stream, self.raw_stream = self.torch.cuda.current_stream(), raw_stream
+        return self.stream
 
     def span(self, target, is_backward=False):
         """Begin a span, ``[target, is_backward, begin, end]``."""
@@ -171,13 +185,17 @@ class Sample:
         queue = self.torch.autograd.Variable._execution_engine.queue_callback
 
         def begins(_gradient):
+            began = time.perf_counter()
             if span[2] is None:
                 span[2] = self.mark()
                 if not wanted:
                     queue(lambda: self.close(span))
+            self.own_s += time.perf_counter() - began
 
         def ends(_gradient):
+            began = time.perf_counter()
             self.close(span)
+            self.own_s += time.perf_counter() - began
 
         self.handles.append(output.register_hook(begins))
         self.handles += [tensor.register_hook(ends) for tensor in wanted]
@@ -209,6 +227,23 @@ class Sample:
         if begin is None or end is None:
             return 0.0
         return max(0.0, begin.elapsed_time(end) * 1e-3 if self.on_cuda else end - begin)
+
+
+class Budget:
+    """The steps to time: the scheduled ones, while timing has cost at most `MAX_SHARE` of the time since the first."""
+
+    def __init__(self):
+        self.own_s, self.since, self.last_step, self.n_timed = 0.0, 0.0, 0, 0
+
+    def weight_of(self, step, is_needed):
+        """Return how many steps the timing of this one stands for: those since the last; 0 for one that is not timed.
+        One that `is_needed` may cost what it does."""
+        now = time.perf_counter()
+        self.since = self.since or now
+        if untimed_after(step - 1) or not (is_needed or self.own_s <= MAX_SHARE * (now - self.since)):
+            return 0
+        weight, self.last_step = step - self.last_step, step
+        return weight
 
 
 def is_own_function(value, module):
@@ -246,22 +281,51 @@ def signature(tensor_types, mode, args, kwargs):
     return tuple(parts)
 
 
+class Streak:
+    """Calls in a row of one configuration, of a function or of one module; `n_left` may pass without a signature."""
+
+    __slots__ = ("found", "mode", "n_alike", "n_left", "shape")
+
+    def __init__(self):
+        self.n_left, self.n_alike = 0, 0
+        self.shape, self.mode, self.found = None, None, Others()
+
+    def add(self, found, args, mode):
+        """Note a call whose signature was taken."""
+        shape = getattr(args[0], "shape", None) if args else None
+        is_alike = shape is not None and found is self.found and shape == self.shape and mode == self.mode
+        self.n_alike = self.n_alike + 1 if is_alike else 0
+        self.n_left = N_UNCHECKED if self.n_alike >= N_ALIKE else 0
+        self.shape, self.mode, self.found = shape, mode, found
+
+
 def wrapped(function, target, recorder):
     """Return a function that calls through the recorder. Its globals are the original's, for `torch.jit.script`.
 
     While the gate is open, a call of a known signature is counted alone: functions take 20 us on a CPU.
     """
     call, gate, compiling, seen = recorder.call, recorder.gate, recorder.compiling, target.seen
-    types_, signature_, grad = recorder.tensor_types, signature, recorder.torch.is_grad_enabled
+    types_, signature_, grad, streak = recorder.tensor_types, signature, recorder.torch.is_grad_enabled, Streak()
 
     def wrapper(*args, **kwargs):
         if compiling():
             return function(*args, **kwargs)
         if gate[0] > 0:
+            if streak.n_left and args:
+                try:
+                    is_alike = args[0].shape == streak.shape and grad() is streak.mode
+                except (AttributeError, RuntimeError):  # no tensor, or a nested one, which has no shape
+                    is_alike = False
+                if is_alike:
+                    streak.n_left -= 1
+                    gate[0] -= 1
+                    streak.found.n_calls += 1
+                    return function(*args, **kwargs)
             found = seen.get(signature_(types_, (grad(),), args, kwargs))
             if found is not None:
                 gate[0] -= 1
                 found.n_calls += 1
+                streak.add(found, args, grad())
                 return function(*args, **kwargs)
         return call(target, None, function, args, kwargs)
 
@@ -271,42 +335,34 @@ def wrapped(function, target, recorder):
 
 
 def wrapped_module(kind, target, recorder):
-    """Return the `__call__` of a module class that calls through the recorder.
-
-    A module that is called with one tensor like its last one needs no signature: `last` has the parts that differ.
-    """
+    """Return the `__call__` of a module class that calls through the recorder, with a streak for each module."""
     base = recorder.torch.nn.Module
     call, gate, compiling, seen = recorder.call, recorder.gate, recorder.compiling, target.seen
     types_, signature_, mode = recorder.tensor_types, signature, recorder.mode
-    lasts, grad = recorder.lasts.setdefault(kind, {}), recorder.torch.is_grad_enabled
+    streaks, grad = recorder.streaks.setdefault(kind, {}), recorder.torch.is_grad_enabled
 
     def __call__(self, *args, **kwargs):
         if compiling() or type(self) is not kind:
             return base.__call__(self, *args, **kwargs)
         if gate[0] > 0:
-            last = lasts.get(id(self)) if len(args) == 1 and not kwargs else None
-            try:
-                is_like_last = (
-                    last is not None
-                    and type(x := args[0]) is last[0]
-                    and x.dtype is last[1]
-                    and x.shape == last[2]
-                    and (self.training, grad(), x.requires_grad) == last[3]
-                    and x.is_contiguous()
-                )
-            except RuntimeError:  # a nested tensor has no shape, a compressed one no order of dims
-                is_like_last = False
-            if last is not None and is_like_last:
-                gate[0] -= 1
-                last[4].n_calls += 1
-                return base.__call__(self, *args)
+            streak = streaks.get(id(self))
+            if streak is not None and streak.n_left and args:
+                try:
+                    is_alike = args[0].shape == streak.shape and (self.training, grad()) == streak.mode
+                except (AttributeError, RuntimeError):  # no tensor, or a nested one, which has no shape
+                    is_alike = False
+                if is_alike:
+                    streak.n_left -= 1
+                    gate[0] -= 1
+                    streak.found.n_calls += 1
+                    return base.__call__(self, *args, **kwargs)
             found = seen.get(signature_(types_, mode(self), args, kwargs))
             if found is not None:
                 gate[0] -= 1
                 found.n_calls += 1
-                if len(args) == 1 and not kwargs and type(x := args[0]) in types_ and x.is_contiguous():
-                    flags = (self.training, grad(), x.requires_grad)
-                    lasts[id(self)] = (type(x), x.dtype, x.shape, flags, found)
+                if streak is None:
+                    streak = streaks[id(self)] = Streak()
+                streak.add(found, args, (self.training, grad()))
                 return base.__call__(self, *args, **kwargs)
         return call(target, self, functools.partial(base.__call__, self), args, kwargs)
 
@@ -327,14 +383,6 @@ def init_of(frame):
             opaque.append(name)
     extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
     return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]
-
-
-def weight_of(step):
-    """Return how many steps the timing of this one stands for; 0 for a step that is not timed."""
-    if step <= N_FIRST_SAMPLES:
-        return 1
-    period = next(period for limit, period in SAMPLE_PERIODS if step <= limit)
-    return period if step % period == 0 else 0
 
 
 def untimed_after(step):

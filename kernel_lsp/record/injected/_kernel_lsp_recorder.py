@@ -22,6 +22,7 @@ from _kernel_lsp_calls import (
     MAX_SPANS,
     N_RANGES,
     SCALARS,
+    Budget,
     Configuration,
     Sample,
     Target,
@@ -31,7 +32,6 @@ from _kernel_lsp_calls import (
     is_own_function,
     signature,
     untimed_after,
-    weight_of,
     wrapped,
     wrapped_module,
 )
@@ -42,6 +42,8 @@ VARIABLE = "_KERNEL_LSP_RECORD"
 UNLIMITED = 1 << 60
 MAX_MISSES = 100
 """Calls without a tensor after which a function that never had one is left alone."""
+N_FIRST = 2
+"""Steps that are timed whatever it costs: the first may be a warm-up."""
 MAX_PENDING = 64
 """Maximum timed steps whose CUDA events are yet to be read."""
 FLUSH_S = 2.0
@@ -101,12 +103,13 @@ class Recorder:
         self.torch: Any = None
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
-        self.lasts = {}
-        """The last calls of each class's modules, by their ids; see `wrapped_module`."""
+        self.streaks = {}
+        """A streak of calls for each module of a class, by their ids; see `wrapped_module`."""
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
         self.gate, self.n_granted = [0], 0
         """The calls that may pass without a description, shared with the wrappers, and those granted as steps."""
         self.sample, self.pending, self.totals, self.warm = None, [], Totals(), Totals()
+        self.budget = Budget()
         self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
         self.started = self.flushed = time.perf_counter()
 
@@ -169,7 +172,7 @@ class Recorder:
             if frame.f_locals.get(frame.f_code.co_varnames[0]) is not module:
                 break
             outermost, frame = frame, frame.f_back
-        self.lasts[kind].pop(id(module), None)
+        self.streaks[kind].pop(id(module), None)
         self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
 
     def _wrap_class(self, kind):
@@ -266,6 +269,7 @@ class Recorder:
             return run(*args, **kwargs)
         if not self.depth and not self.has_optimizer:
             self._close_gate()
+        began = time.perf_counter()
         found = self.guarded(self._enter, target, owner, args, kwargs)
         if found is None:
             return run(*args, **kwargs)
@@ -279,12 +283,15 @@ class Recorder:
                 return run(*args, **kwargs)
             target.is_active = True
             span = self.guarded(sample.span, target)
+            sample.own_s += time.perf_counter() - began
             try:
                 output = run(*args, **kwargs)
             finally:
+                began = time.perf_counter()
                 target.is_active = False
                 self.guarded(sample.close, span)
             self.guarded(self._follow, sample, target, tensors, output)
+            sample.own_s += time.perf_counter() - began
             return output
         except Exception:
             counted.n_calls -= 1  # its inputs may be none that the target can be called with
@@ -384,6 +391,7 @@ class Recorder:
             self.has_optimizer = True
             self._close_sample()
             self.warm, self.totals, self.pending, self.n_steps = self._best(), Totals(), [], 0
+            self.budget.last_step = 0
         self._boundary()
         if self.steps and self.n_steps >= self.steps:
             self.finish()
@@ -396,8 +404,10 @@ class Recorder:
             return self.finish()
         self.n_steps += 1
         self.scan_main()
-        weight = 1 if is_new else weight_of(self.n_steps)
+        is_needed = not self.totals.n_steps and len(self.pending) < N_FIRST
+        weight = 1 if is_new else self.budget.weight_of(self.n_steps, is_needed)
         if weight:
+            self.budget.n_timed += 1
             self.sample = Sample(self.torch, self.on_cuda, weight)
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
@@ -406,13 +416,18 @@ class Recorder:
         return None
 
     def _close_sample(self):
+        if self.sample is None and not self.pending:
+            return
+        began = time.perf_counter()
         if self.sample is not None:
             self.sample.finish(self.sample.mark())
+            self.budget.own_s += self.sample.own_s
             self.pending.append(self.sample)
             self.sample = None
         pending, self.pending = self.pending[-MAX_PENDING:], []
         for sample in pending:
             (self._fold if sample.is_ready() else self.pending.append)(sample)
+        self.budget.own_s += time.perf_counter() - began
 
     def _fold(self, sample):
         """Add a timed step; the first is kept apart, as a warm-up."""
