@@ -51,7 +51,7 @@ PING_S = 10.0
 SMALL_BYTES = 1 << 18
 """Largest file that is sent in one piece with its request."""
 FRESH = ("fresh",)
-"""Arguments of a worker that answers `renew` (`worker/fresh.py`)."""
+"""Arguments of a worker that answers `renew` (`worker/protocol.py`)."""
 LOST_WORDS = "the connection to {} was lost"
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from .capture.program import quiet
-from .dtypes import torch_dtype
 from .failure import Failure, TargetFailure, short_message
-from .files import read_tensor, write_tensor
+from .files import read_tensor, torch_dtype, write_tensor
 from .operators import operators
 from .shipped.sdpa import sdpa_backward, sdpa_backward_kept, sdpa_forward, sdpa_forward_kept
 

@@ -106,7 +106,11 @@ async def run_case(
         "direction": case.case.operation,
         "case": f"{case.case.family} {dict(case.case.sizes)}",
         "inputs": case.inputs,
-        "declared": [_declared(tensor) for tensor in case.bound.tensors if tensor.role == "output"],
+        "declared": [
+            {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
+            for tensor in case.bound.tensors
+            if tensor.role == "output"
+        ],
         "outputs": {name: str(path) for name, path in paths[0].items()},
         "again": {name: str(path) for name, path in paths[1].items()},
         "token": token,
@@ -202,10 +206,6 @@ def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:
         if output.type is not None and output.node is not None
     ]
     return BoundOperation(name=name, dims=sizes, tensors=(*inputs, *outputs), steps=())
-
-
-def _declared(tensor: BoundTensor) -> dict[str, Any]:
-    return {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
 
 
 def _case(direction: OperationKind, sizes: Sizes, family: str, *, is_captured: bool) -> Case:

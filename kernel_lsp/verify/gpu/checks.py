@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol, TypeVar
 
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
@@ -89,13 +88,19 @@ class GpuChecks:
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None, is_ranking: bool = False
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
-        and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
-
-        async def on(gpu: MeasuringGpu) -> CheckOutcome | None:
+        and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says. Raises ConnectionLostError
+        when all GPUs are lost."""
+        for n_left in reversed(range(len(self._gpus))):
+            gpu = min(self._gpus, key=_order)
             progress.gpu = gpu.device.name
-            return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
-
-        return await on_one_of(self._gpus, on)
+            with gpu.device.load.assigned():
+                try:
+                    return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+                except ConnectionLostError:
+                    gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
+                    if not n_left:
+                        raise
+        raise ValueError("there is no GPU")
 
     async def _check_on(
         self,
@@ -228,32 +233,7 @@ def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
     return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx).statements)
 
 
-class OnGpu(Protocol):
-    """Anything that has a GPU, e.g. with its timer."""
-
-    @property
-    def device(self) -> GpuDevice: ...
-
-
-G = TypeVar("G", bound=OnGpu)
-T = TypeVar("T")
-
-
-async def on_one_of(gpus: Sequence[G], work: Callable[[G], Awaitable[T]]) -> T:
-    """Do the work of one candidate on one GPU. Raises ConnectionLostError when all GPUs are lost."""
-    for n_left in reversed(range(len(gpus))):
-        gpu = min(gpus, key=_order)
-        with gpu.device.load.assigned():
-            try:
-                return await work(gpu)
-            except ConnectionLostError:
-                gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
-                if not n_left:
-                    raise
-    raise ValueError("there is no GPU")
-
-
-def _order(gpu: OnGpu) -> tuple[float, int]:
+def _order(gpu: MeasuringGpu) -> tuple[float, int]:
     """Sort lost GPUs last, by the end of their time, and others by their candidates."""
     lost_until = gpu.device.lost_until
     return (lost_until if lost_until > time.monotonic() else 0.0, gpu.device.load.n)

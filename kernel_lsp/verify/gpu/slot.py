@@ -104,11 +104,6 @@ class OutOfService:
     reason: str
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A worker is ready, and proven if there was a crash before."""
-
-
 class SlotWorker(Protocol):
     """The part of a worker's interface that a slot needs; `process.worker_client.Worker` is one."""
 
@@ -184,14 +179,15 @@ class GpuSlot:
         """Check whether the worker can be trusted with another request."""
         return self._worker is not None and self._worker.is_alive and not self._is_suspect
 
-    async def ready(self) -> Ready | OutOfService:
-        """Ensure a worker that can be trusted with the next candidate."""
+    async def ready(self) -> OutOfService | None:
+        """Ensure a worker that can be trusted with the next candidate: proven if there was a crash before. None when
+        there is one."""
         while self._out_of_service is None:
             if self.is_healthy and not await self._renewed():
                 self._is_suspect = True
             if self.is_healthy:
                 self.loss, self._is_used = None, True
-                return Ready()
+                return None
             was_disconnected, self.loss = self.loss is not None and self.loss.is_disconnected, None
             problem = await self._replace(has_standby=not was_disconnected)
             self._is_suspect = bool(problem)

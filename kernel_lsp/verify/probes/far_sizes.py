@@ -9,7 +9,6 @@ Values are compared at more rows than 16 bits count, and at rows of a million el
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.ptx.executor import BlockSample, KernelFactsOfPtx
+from kernel_lsp.ptx.executor import BlockSample
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, functions_of, read_ptx
 from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun
@@ -76,7 +75,7 @@ DEADLINE_S = 10.0
 async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     """Return a mismatch when blocks at far sizes write less than their share, or another block's elements. None where
     that is inconclusive: blocks depend on each other, or stores depend on data."""
-    look = FarLook(kernel, _depending(kernel.code.facts))
+    look = FarLook(kernel)
     names = await look.written_completely(kernel.plan)
     if not names:
         return None
@@ -96,10 +95,9 @@ async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
 
 @dataclass(frozen=True)
 class FarLook:
-    """Writes of one built candidate's blocks. `depending` are symbols of kernels with dependent blocks."""
+    """Writes of one built candidate's blocks."""
 
     kernel: LoadedKernel
-    depending: Collection[str]
 
     def is_too_large(self, bound: BoundOperation) -> bool:
         """Check whether a grid has more threads than its kernel numbers in 32 bits. Even one-element rows with a warp
@@ -210,8 +208,10 @@ class FarLook:
         return await self.kernel.code.written_bytes(bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
+        """Check that a sample of blocks is conclusive: none may wait for others, or leave work to the last."""
         symbols = {self.kernel.built.symbols.get(launch.kernel, launch.kernel) for launch in bound.launches}
-        return symbols.isdisjoint(self.depending)
+        facts = (kernel for kernel in self.kernel.code.facts if kernel.symbol in symbols)
+        return not any(kernel.uses_global_atomics or kernel.may_wait for kernel in facts)
 
 
 def numbers_its_threads(ptx: PtxText, symbol: str, launch: BoundLaunch) -> bool:
@@ -264,12 +264,6 @@ def far_apart(launch: BoundLaunch) -> Iterator[tuple[list[int], list[int]]]:
         stride *= size
 
 
-def _depending(kernels: Collection[KernelFactsOfPtx]) -> frozenset[str]:
-    """Return kernels for which a sample of blocks is inconclusive: they may wait for others, or leave work to the
-    last."""
-    return frozenset(kernel.symbol for kernel in kernels if kernel.uses_global_atomics or kernel.may_wait)
-
-
 def _is_easily_missed(bound: BoundOperation, name: str) -> bool:
     """Check whether a sample may miss every block that writes an output: parts of one launch differ in blocks."""
     largest = max(bound.launches, key=lambda launch: launch.n_blocks)
@@ -317,7 +311,8 @@ async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None
     for sizes in vast_sizes_of_one(prepared, direction, kernel.known):
         if not kernel.code.is_alive or not _is_cheap(prepared.task, direction, sizes, kernel.gpu):
             continue
-        bound, n_allowed = prepared.bind(direction, sizes), _n_allowed(sizes)
+        bound = prepared.bind(direction, sizes)
+        n_allowed = MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_VAST_INSTRUCTIONS
         limits = Limits(0, n_allowed, VAST_DEADLINE_S, max_thread_instructions=n_allowed)
         # Before PyTorch computes the reference.
         if not kernel.has_kernels_of(bound) or not await kernel.code.ends(bound, limits):
@@ -349,8 +344,8 @@ def vast_sizes_of_one(prepared: Prepared, kind: OperationKind, known: Sequence[S
 
 def is_gross(mismatch: Mismatch) -> bool:
     """Check whether the mismatch exceeds rounding errors."""
-    errors = mismatch.failed.errors
-    return not errors or any(_is_gross(error.relative_l2) or error.found is None for error in errors if error.n_wrong)
+    wrong = [error for error in mismatch.failed.errors if error.n_wrong]
+    return not mismatch.failed.errors or any(e.found is None or not e.relative_l2 <= LEAST_ERROR for e in wrong)
 
 
 def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
@@ -375,10 +370,6 @@ def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wa
     return None
 
 
-def _n_allowed(sizes: Sizes) -> int:
-    return MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_VAST_INSTRUCTIONS
-
-
 def _is_cheap(task: Task, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> bool:
     """Check whether PyTorch needs at most some tenths of a second."""
     graph = graph_of(task, kind)
@@ -388,7 +379,3 @@ def _is_cheap(task: Task, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> bo
             n_operations, n_bytes = sum(k.n_operations for k in kernels), sum(k.n_bytes for k in kernels)
             return n_operations <= MAX_OPERATIONS and n_bytes <= MAX_BYTES
     return False
-
-
-def _is_gross(relative: float) -> bool:
-    return not math.isfinite(relative) or relative > LEAST_ERROR

@@ -199,7 +199,11 @@ class Kernel:
     def large_cases(self, some: Iterable[Sizes], n_watched: int = 0) -> list[Case]:
         """Return one case for each of the sizes. Number `n_watched`, from 1, is watched for races."""
         return [
-            self.case(sizes, _large_family(sizes), "reverse" if nth == n_watched else "random")
+            self.case(
+                sizes,
+                LATE_EXTREMES if max(sizes.values()) >= LONG_SUM else "normal",
+                "reverse" if nth == n_watched else "random",
+            )
             for nth, sizes in enumerate(some, 1)
         ]
 
@@ -211,10 +215,6 @@ class Kernel:
         """Return the smallest few of the sizes, none of them large."""
         cheap = [each for each in some if self.finder.fits(each, CHEAP)]
         return sorted(cheap, key=lambda each: n_total(self.task, self.direction, each))[:N_VARIANTS]
-
-
-def _large_family(sizes: Sizes) -> str:
-    return LATE_EXTREMES if max(sizes.values()) >= LONG_SUM else "normal"
 
 
 Propose = Callable[[Kernel], Iterable[Case]]

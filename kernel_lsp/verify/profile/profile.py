@@ -19,7 +19,6 @@ from kernel_lsp.core.measurement import Estimate
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.profile import (
     EagerKernel,
-    KernelBound,
     KernelProfile,
     LaunchCounters,
     LineCounters,
@@ -67,21 +66,10 @@ TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
 
 Tell = Callable[[str], None]
-BOUNDS: dict[str, KernelBound] = {
-    "memory": "memory",
-    "compute": "compute",
-    "latency": "latency",
-    "launch": "launch",
-    "library": "compute",
-}
-
-
-def _ignore(_: str) -> None:
-    pass
 
 
 async def profile_kernel(
-    kernel: Path, target: str | None, directory: Path, settings: Settings, tell: Tell = _ignore
+    kernel: Path, target: str | None, directory: Path, settings: Settings, tell: Tell = lambda _: None
 ) -> ProfileReport | CheckOutcome:
     """Return the profile, or the reason why the kernel cannot run at all. The report lists what single tools cannot do.
     `tell` receives progress messages, since tools take long.
@@ -103,7 +91,7 @@ async def profile_kernel(
 
 
 async def profile_candidate(
-    session: Session, runs: RunBuilder, task: Task, candidate: Candidate, file_name: str, tell: Tell = _ignore
+    session: Session, runs: RunBuilder, task: Task, candidate: Candidate, file_name: str, tell: Tell = lambda _: None
 ) -> ProfileReport | CheckOutcome:
     """Return the profile of a candidate of the session's task, which the report calls `file_name`; as
     `profile_kernel`."""
@@ -328,25 +316,16 @@ def executor_kernels(
     a backward is given of its forward have none."""
     counters, bound = counters[bound.n_launches_before :], bound.timed
     steps = bound.launches
-    estimates = [_estimate(bound, step, one, facts, symbols, gpu) for step, one in zip(steps, counters, strict=True)]
+    alone = (bound.model_copy(update={"steps": (step,)}) for step in steps)
+    estimates = [
+        estimate_operation(one, [counted], facts, symbols, gpu) for one, counted in zip(alone, counters, strict=True)
+    ]
     total_us = sum(estimate.time_us for estimate in estimates) or 1.0
     by_symbol = {fact.symbol: fact for fact in facts}
     return tuple(
         _kernel(bound, step, one, estimate, by_symbol.get(symbols.get(step.kernel, "")), gpu, total_us)
         for step, one, estimate in zip(steps, counters, estimates, strict=True)
     )
-
-
-def _estimate(
-    bound: BoundOperation,
-    step: BoundLaunch,
-    counters: LaunchCounters,
-    facts: Sequence[KernelFacts],
-    symbols: Mapping[str, str],
-    gpu: GpuSpec,
-) -> Estimate:
-    """Estimate one launch alone."""
-    return estimate_operation(bound.model_copy(update={"steps": (step,)}), [counters], facts, symbols, gpu)
 
 
 def _kernel(
@@ -372,7 +351,7 @@ def _kernel(
         kernel=step.kernel,
         operation=bound.name,
         share=estimate.time_us / total_us,
-        bound=BOUNDS[estimate.bound],
+        bound="compute" if estimate.bound == "library" else estimate.bound,
         launch_line=step.line,
         grid=step.grid,
         block=step.block,

@@ -153,7 +153,10 @@ async def build_with_nvcc(
     if result.timed_out:
         return TimedOut(message=f"nvcc exceeded its {deadline_s:g} s", deadline_s=deadline_s)
     log = (result.stdout + result.stderr).decode(errors="replace")
-    findings = _as_nvcc((*compiler_findings(log, text, kernel.name), *_host_errors(log)))
+    findings = tuple(
+        finding.model_copy(update={"source": "nvcc"})
+        for finding in (*compiler_findings(log, text, kernel.name), *_host_errors(log))
+    )
     if result.returncode != 0:
         return BuildFailed(findings=findings or (_unexplained(log),), log=log)
     code = base64.b64encode(cubin).decode()
@@ -267,10 +270,6 @@ def _host_errors(log: str) -> tuple[Finding, ...]:
         )
         for found in _HOST_ERROR.finditer(log)
     )
-
-
-def _as_nvcc(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    return tuple(finding.model_copy(update={"source": "nvcc"}) for finding in findings)
 
 
 def _unexplained(log: str) -> Finding:

@@ -45,6 +45,7 @@ from kernel_lsp.verify.timing.result import (
     self_noise,
 )
 from kernel_lsp.verify.timing.rounds import (
+    MIN_ROUNDS,
     Asker,
     Rounds,
     Subject,
@@ -55,7 +56,6 @@ from kernel_lsp.verify.timing.rounds import (
     measure_in_turn,
     prepare,
 )
-from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
 PREPARE_DEADLINE_S = 60.0
 RANKING = TimingPlan(MIN_ROUNDS, MIN_ROUNDS, n_warm_samples=0, has_operator_calls=False, budget_s=0.0)

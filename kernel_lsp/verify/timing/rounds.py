@@ -14,8 +14,9 @@ from statistics import median
 from typing import Any, Final, Protocol
 
 from kernel_lsp.errors import ConnectionLostError, KernelLspError
-from kernel_lsp.verify.timing.statistics import MIN_ROUNDS
 
+MIN_ROUNDS = 4
+"""Minimum rounds for an interval: fewer do not show their own spread."""
 BLOCK_DEADLINE_S = 60.0
 BLOCK_US = 3000.0
 """Cold samples of a block, in microseconds: short against clock changes, long against a request to a process."""
@@ -35,7 +36,7 @@ MIN_KEPT_ROUNDS = 2 * MIN_ROUNDS
 """Minimum rounds to keep, so that the noise of a subject against itself has an interval, too."""
 FAR_APART, ALIKE = math.log(1.1), 0.01
 """Log ratios of times: beyond the first, or inside the second, in every round, more rounds would not change the claim.
-The second is smaller than any claimed difference (`verify.timing.statistics.MIN_NOISE_FLOOR`)."""
+The second is smaller than any claimed difference (`verify.timing.result.MIN_NOISE_FLOOR`)."""
 N_FIRST_ROUNDS = MIN_ROUNDS
 """Rounds without throttling after which a baseline that was far slower than another in each is dropped."""
 

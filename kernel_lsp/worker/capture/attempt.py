@@ -17,8 +17,7 @@ from .captured import Argument, Captured, is_lifted
 from .graph import GraphReader, GraphText, is_random
 from .inputs import CallInputs
 from .load import Callee
-from .outputs import returned_names
-from .program import Dim, Program, Wrapper, export_program, user_outputs
+from .program import Dim, Program, Wrapper, export_program, returned_names, user_outputs
 from .symbols import (
     Inexpressible,
     SymbolTable,
@@ -77,7 +76,8 @@ class Attempt:
         symbols, sizes = self._symbols(program, arguments, pool)
         output_names = [pool.take(name) for name in self._output_names(program)]
         try:
-            reader = GraphReader(symbols, _by_node(arguments), constants, self._place)
+            by_node = {argument.placeholder.node: argument.name for argument in arguments}
+            reader = GraphReader(symbols, by_node, constants, self._place)
             forward = reader.read(program.core.graph, user_outputs(program.core), output_names)
             backward, backward_text = None, None
             if with_backward:
@@ -306,10 +306,6 @@ def _user_function(callee: Callee) -> Callable[..., Any]:
     if callee.lifted is not None:
         return callee.lifted.forward
     return callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
-
-
-def _by_node(arguments: Sequence[Argument]) -> dict[str, str]:
-    return {argument.placeholder.node: argument.name for argument in arguments}
 
 
 def _kept(

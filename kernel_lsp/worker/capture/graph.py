@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..dtypes import PLAN_NAMES, plan_dtype
 from ..failure import TargetFailure
+from ..files import PLAN_NAMES, plan_dtype
 from ..operators import is_a
 from .program import OWNER
 from .source_lines import SourceLines

@@ -17,8 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..dtypes import plan_dtype, torch_dtype
 from ..failure import TargetFailure
+from ..files import plan_dtype, torch_dtype
 from ..names import identifier
 from .load import LoadedFile, call_user, find_symbol
 

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from ..dtypes import PLAN_NAMES
+from ..files import PLAN_NAMES
 from ..names import snake_case
 from ..operators import is_a, number
 from .captured import Argument, Captured, ModuleNumber, is_lifted

@@ -13,9 +13,8 @@ import torch
 
 from ..capture.backward import GRADIENT
 from ..capture.captured import WARM, Argument, Captured
-from ..dtypes import PLAN_NAMES
 from ..failure import Failure, TargetFailure
-from ..files import write_tensor
+from ..files import PLAN_NAMES, write_tensor
 from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
 from ..oracle.fp64_reference import result_dtypes
 from ..oracle.results import Results, give_back_memory, results_of

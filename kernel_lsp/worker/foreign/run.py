@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ..dtypes import PLAN_NAMES, torch_dtype
 from ..failure import TargetFailure, short_message
-from ..files import read_tensor, write_tensor
+from ..files import PLAN_NAMES, read_tensor, torch_dtype, write_tensor
+from ..gpu.fingerprints import as_bytes, broken_guards, spread
 from ..timing.rounds import admit
 from ..timing.subject import Subject, n_affordable_sets, refuse_zeros
 from .module import LOADED, OWN_CALLS, Foreign
@@ -52,7 +52,7 @@ class Buffers:
     def fill(self, staged: Mapping[str, torch.Tensor]) -> None:
         """Fill from tensors on the same device, on the current stream, after poison and, on a GPU, a delay."""
         for tensor in self.tensors.values():
-            _bytes(tensor).fill_(POISON_BYTE)
+            as_bytes(tensor).fill_(POISON_BYTE)
         if any(tensor.is_cuda for tensor in self.tensors.values()):
             torch.cuda.synchronize()
             torch.cuda._sleep(LATE_CYCLES)
@@ -65,8 +65,7 @@ class Buffers:
 
     def overrun(self) -> list[str]:
         """Return the inputs whose guards were overwritten."""
-        ends = {name: (whole[:GUARD_BYTES], whole[-GUARD_BYTES:]) for name, whole in self._whole.items()}
-        return [name for name, parts in ends.items() if any(bool((part != POISON_BYTE).any()) for part in parts)]
+        return broken_guards(self._whole, GUARD_BYTES, POISON_BYTE)
 
 
 def run_foreign(request: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +161,7 @@ class TimedSets:
         if not self._first:
             self._first = [tensor.clone() for tensor in self.results[self._watched]]
         for tensor in self.results[self._watched]:
-            _bytes(tensor).fill_(POISON_BYTE)
+            as_bytes(tensor).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
         """Compare the set's new outputs with the first ones."""
@@ -171,7 +170,7 @@ class TimedSets:
         for found, first in zip(self.results[self._watched], self._first):
             if not _same(found, first):
                 self._n_unequal += 1
-                self._difference = max(self._difference, _relative(found, first))
+                self._difference = max(self._difference, spread(first, found)["relative_l2"])
 
     def report(self) -> dict[str, Any]:
         """Report as `timing.candidate.OutputWatch.report`."""
@@ -195,11 +194,11 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
     fresh = Buffers(inputs, foreign.device)
     _, second, late_again = _once(call, fresh, staged, declared, foreign.device)
     _BUFFERS[shapes] = known
-    spread = {}
+    differing = {}
     for entry, one, other in zip(declared, copies, second):
         write_tensor(request["outputs"][entry["name"]], entry["name"], one)
         if not _same(one, other):
-            spread[entry["name"]] = {"relative_l2": _relative(one, other)}
+            differing[entry["name"]] = spread(one, other)
             write_tensor(request["again"][entry["name"]], entry["name"], other)
     if sum(t.numel() * t.element_size() for _, t, _ in _HELD) < MAX_KEPT_BYTES:
         _HELD.extend((request["case"], held, copy) for held, copy in zip(first, copies))
@@ -207,7 +206,7 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
         "late": sorted({*late, *late_again}),
         "changed_inputs": sorted({*known.changed(staged), *fresh.changed(staged)}),
         "overrun": sorted({*known.overrun(), *fresh.overrun()}),
-        "spread": spread,
+        "spread": differing,
     }
 
 
@@ -260,24 +259,11 @@ def _poison_free_memory(declared: Sequence[Mapping[str, Any]], device: torch.dev
             torch.empty(entry["shape"], dtype=torch_dtype(entry["dtype"]), device=device) for _ in range(N_POISONED)
         ]
         for block in blocks:
-            _bytes(block).fill_(POISON_BYTE)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    return (tensor if tensor.is_contiguous() else tensor.contiguous()).view(-1).view(torch.uint8)
+            as_bytes(block).fill_(POISON_BYTE)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
-
-
-def _relative(one: torch.Tensor, other: torch.Tensor) -> float:
-    first, second = one.double(), other.double()
-    if not torch.equal(first.isnan(), second.isnan()):
-        return float("inf")
-    difference = torch.nan_to_num(first - second, nan=0.0).norm()
-    return float(difference / torch.nan_to_num(second).norm().clamp_min(1e-300))
+    return one.shape == other.shape and torch.equal(as_bytes(one), as_bytes(other))
 
 
 def _wait() -> None:

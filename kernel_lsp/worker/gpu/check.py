@@ -7,6 +7,7 @@ the copies.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -297,11 +298,4 @@ def _is_small(operation: dict[str, Any]) -> bool:
 
 def _n_bytes(operation: dict[str, Any]) -> int:
     """Return the bytes of an operation's tensors, as if all had elements of 4 bytes."""
-    return sum(_n_elements(tensor["shape"]) for tensor in operation["tensors"]) * 4
-
-
-def _n_elements(shape: list[int]) -> int:
-    n = 1
-    for size in shape:
-        n *= size
-    return n
+    return sum(math.prod(tensor["shape"]) for tensor in operation["tensors"]) * 4

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..dtypes import torch_dtype
-from ..files import read_tensor
+from ..files import read_tensor, torch_dtype
 from ..shipped.cuda_runtime import POINTER, KernelLaunch, _check, driver, find_function
 
 JIT_GENERATE_LINE_INFO = 13
@@ -82,7 +82,8 @@ class _Launches:
 
     def _step(self, step: dict[str, Any], module: ctypes.c_void_p, symbols: dict[str, str]) -> Any:
         if step["kind"] == "fill":
-            value = torch.full(*self._form(step["tensor"]), step["value"], dtype=self._dtype(step["tensor"]))
+            shape = self._tensors[step["tensor"]]["shape"]
+            value = torch.full(shape, step["value"], dtype=self._dtype(step["tensor"]))
             return lambda: self._copy(step["tensor"], value)
         if step["kind"] == "library":
             return lambda: self._stand_in(step["results"])
@@ -99,7 +100,7 @@ class _Launches:
     def _stand_in(self, results: list[str]) -> None:
         generator = torch.Generator().manual_seed(LIBRARY_SEED)
         for name in results:
-            values = torch.randn(*self._form(name), generator=generator)
+            values = torch.randn(self._tensors[name]["shape"], generator=generator)
             self._copy(name, values.to(self._dtype(name)))
 
     def _copy(self, name: str, values: torch.Tensor) -> None:
@@ -108,9 +109,6 @@ class _Launches:
             source = ctypes.c_void_p(values.contiguous().data_ptr())
             status = driver().cuMemcpyHtoD_v2(ctypes.c_uint64(self._addresses[name]), source, ctypes.c_size_t(n_bytes))
             _check(status, "cuMemcpyHtoD")
-
-    def _form(self, name: str) -> tuple[list[int]]:
-        return (list(self._tensors[name]["shape"]),)
 
     def _dtype(self, name: str) -> torch.dtype:
         return torch_dtype(self._tensors[name]["dtype"])
@@ -128,9 +126,7 @@ def _open_device(index: int) -> None:
 
 def _allocate(tensor: dict[str, Any]) -> int:
     """Return the address of exactly the tensor's bytes; 0 for an empty one."""
-    n_bytes = torch_dtype(tensor["dtype"]).itemsize
-    for size in tensor["shape"]:
-        n_bytes *= size
+    n_bytes = torch_dtype(tensor["dtype"]).itemsize * math.prod(tensor["shape"])
     if not n_bytes:
         return 0
     address = ctypes.c_uint64()

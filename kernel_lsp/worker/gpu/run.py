@@ -21,9 +21,8 @@ from typing import Any
 
 import torch
 
-from ..dtypes import torch_dtype
 from ..failure import Failure
-from ..files import read_tensor
+from ..files import read_tensor, torch_dtype
 from ..library import _argument, _function
 from ..shipped.cuda_runtime import (
     POINTER,
@@ -167,7 +166,8 @@ class BoundRun:
         return self._bytes_of("scratch")
 
     def _bytes_of(self, role: str) -> int:
-        return sum(_n_bytes(self._own[name]) for name, own_role in self._roles.items() if own_role == role)
+        tensors = (self._own[name] for name, own_role in self._roles.items() if own_role == role)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def _allocate(self, tensor: Mapping[str, Any]) -> None:
         name, dtype = tensor["name"], torch_dtype(tensor["dtype"])
@@ -227,10 +227,6 @@ def made_by(
 def on(device: int) -> torch.device:
     """Return the torch device of a GPU."""
     return torch.device("cuda", device)
-
-
-def _n_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 LOADED: dict[str, Candidate] = {}

@@ -74,16 +74,13 @@ def crawl_operators(request: dict[str, Any]) -> dict[str, Any]:
     """
     torch.set_num_threads(1)  # shares run in parallel, on tensors too small to split
     entries = list(_entries())[int(request["share"]) :: int(request["n_shares"])]
-    return {"operators": [_with_uses(entry) for entry in entries], "torch_version": torch.__version__}
+    found = [{**entry, "uses": find_uses(entry, resolve_operator(entry))} for entry in entries]
+    return {"operators": found, "torch_version": torch.__version__}
 
 
 def resolve_operator(entry: dict[str, Any]) -> Callable[..., Any]:
     """Return the function or the module's class of a catalogue's entry."""
     return getattr(importlib.import_module(entry["namespace"]), entry["name"])
-
-
-def _with_uses(entry: dict[str, Any]) -> dict[str, Any]:
-    return {**entry, "uses": find_uses(entry, resolve_operator(entry))}
 
 
 def _entries() -> Iterator[dict[str, Any]]:
@@ -247,7 +244,10 @@ def _run(
             result = call_operator(entry, operator, first, scalars, operands)
     except Exception:  # whatever an operator says of drawn arguments, they are not for it
         return names.names, None
-    if not isinstance(result, torch.Tensor) or _shares(result, first) or not torch.equal(before, first):
+    memory = first.untyped_storage().data_ptr()
+    if not isinstance(result, torch.Tensor) or result.untyped_storage().data_ptr() == memory:
+        return names.names, None
+    if not torch.equal(before, first):
         return names.names, None
     return names.names, result
 
@@ -261,10 +261,6 @@ def _is_good(result: Any) -> bool:
 def _is_broken(result: Any) -> bool:
     """Tell a result that is not finite: the operator needs a narrower range."""
     return isinstance(result, torch.Tensor) and not bool(torch.isfinite(result).all())
-
-
-def _shares(result: torch.Tensor, operand: torch.Tensor) -> bool:
-    return result.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr()
 
 
 def _range(results: list[torch.Tensor]) -> str:

@@ -72,10 +72,6 @@ def _value(argument: dict[str, Any], drawing: Drawing) -> Any:
     return [value] if is_list and isinstance(value, int) and argument["name"] in ("dim", "dims") else value
 
 
-def _kernel(drawing: Drawing) -> int:
-    return drawing.random.randint(2, max(2, min(5, drawing.smallest_spatial)))
-
-
 def _padding(drawing: Drawing) -> int:
     kernel = drawing.drawn.get("kernel_size", 2)
     return drawing.random.randint(0, kernel // 2) if isinstance(kernel, int) else 1
@@ -94,14 +90,6 @@ def _normalized_shape(drawing: Drawing) -> list[int]:
 def _upscale(drawing: Drawing) -> int:
     fitting = [each for each in (2, 3, 4) if drawing.channels % (each * each) == 0]
     return drawing.random.choice(fitting or [2])
-
-
-def _low(drawing: Drawing) -> float:
-    return drawing.uniform(-1.5, -0.2)
-
-
-def _high(drawing: Drawing) -> float:
-    return drawing.uniform(0.2, 1.5)
 
 
 def _one_of(*values: Any) -> Callable[[Drawing], Any]:
@@ -124,14 +112,6 @@ def _features(drawing: Drawing) -> int:
     return drawing.shape[-1]
 
 
-def _output_size(drawing: Drawing) -> int:
-    return drawing.random.randint(1, max(1, min(6, drawing.smallest_spatial)))
-
-
-def _pad(drawing: Drawing) -> list[int]:
-    return [drawing.random.randint(0, 2), drawing.random.randint(1, 2)]
-
-
 DOMAINS: dict[str, Callable[[Drawing], Any]] = {
     "dim": Drawing.dim,
     "dims": Drawing.dim,
@@ -150,14 +130,14 @@ DOMAINS: dict[str, Callable[[Drawing], Any]] = {
     "out_features": _one_of(*WIDTHS),
     "hidden_size": _one_of(*WIDTHS),
     "num_parameters": _one_of(1, 1),
-    "kernel_size": _kernel,
+    "kernel_size": lambda drawing: drawing.random.randint(2, max(2, min(5, drawing.smallest_spatial))),
     "stride": _whole(1, 3),
     "padding": _padding,
     "dilation": _whole(1, 2),
     "output_padding": _one_of(0, 0),
     "groups": _groups,
     "num_groups": lambda drawing: drawing.divisor(drawing.channels),
-    "output_size": _output_size,
+    "output_size": lambda drawing: drawing.random.randint(1, max(1, min(6, drawing.smallest_spatial))),
     "normalized_shape": _normalized_shape,
     "upscale_factor": _upscale,
     "downscale_factor": _one_of(2, 2),
@@ -171,10 +151,10 @@ DOMAINS: dict[str, Callable[[Drawing], Any]] = {
     "delta": _between(0.5, 2.0),
     "margin": _between(0.2, 1.0),
     "threshold": _between(-0.5, 0.5),
-    "min": _low,
-    "max": _high,
-    "min_val": _low,
-    "max_val": _high,
+    "min": _between(-1.5, -0.2),
+    "max": _between(0.2, 1.5),
+    "min_val": _between(-1.5, -0.2),
+    "max_val": _between(0.2, 1.5),
     "value": _between(-0.5, 1.5),
     "p": _one_of(1, 2, 3),
     "norm_type": _one_of(1, 2),
@@ -193,7 +173,7 @@ DOMAINS: dict[str, Callable[[Drawing], Any]] = {
     "offset": _whole(0, 1),
     "shifts": _whole(1, 3),
     "repeats": _whole(2, 3),
-    "pad": _pad,
+    "pad": lambda drawing: [drawing.random.randint(0, 2), drawing.random.randint(1, 2)],
     "label_smoothing": _between(0.02, 0.2),
     "log_target": _one_of(False, True),
     "full": _one_of(False, True),
@@ -244,10 +224,6 @@ def meta_values(shape: tuple[int, ...], values: str) -> torch.Tensor:
     return torch.empty(shape, device="meta", dtype=torch.int64 if values == "classes" else torch.float32)
 
 
-def _same(shape: tuple[int, ...], values: str, _: Random) -> Operand | None:
-    return Operand(shape, values)
-
-
 def _row(shape: tuple[int, ...], values: str, _: Random) -> Operand | None:
     return Operand(shape[-1:], values, is_parameter=values == NORMAL) if len(shape) > 1 else None
 
@@ -274,18 +250,14 @@ def _classes(shape: tuple[int, ...], _values: str, _: Random) -> Operand | None:
     return Operand((shape[0], *shape[2:]), "classes", high=shape[1]) if len(shape) > 1 else None
 
 
-def _signs(shape: tuple[int, ...], _values: str, _: Random) -> Operand | None:
-    return Operand(shape, "signs")
-
-
 STRATEGIES: dict[str, Strategy] = {
-    "same": _same,
+    "same": lambda shape, values, _: Operand(shape, values),
     "row": _row,
     "channel": _channel,
     "matrix": _matrix,
     "matrices": _matrices,
     "classes": _classes,
-    "signs": _signs,
+    "signs": lambda shape, values, _: Operand(shape, "signs"),
 }
 
 

@@ -52,7 +52,7 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 
     graph_arm = arm if request["method"] == GRAPH else None
     try:
-        subject = Subject(arm, _no_call, MAX_SETS, device, graph_arm=graph_arm)
+        subject = Subject(arm, lambda place: lambda: None, MAX_SETS, device, graph_arm=graph_arm)
         return {"status": "ready", **admit(request["subject"], subject, MAX_SETS)}
     except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
@@ -172,11 +172,6 @@ def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
         call()
     stopwatch.wait()
     return [(time.perf_counter() - started) * 1e6 / len(calls)]
-
-
-def _no_call(place: int) -> Callable[[], Any]:
-    """Return an empty call, for a subject that is no operator."""
-    return lambda: None
 
 
 def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kernel_lsp.verify.timing.statistics import (
+from kernel_lsp.verify.timing.result import (
     MIN_NOISE_FLOOR,
     Interval,
     Pair,
