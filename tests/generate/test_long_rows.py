@@ -253,3 +253,39 @@ def test_gradients_of_rows_without_sums_take_small_blocks() -> None:
     found = plan_text(text, inputs=inputs, backward=True).render({})
     assert "f_backward<<<B, 256>>>" in found
     assert "One block of 256 threads per row: difference in one pass over the row." in found
+
+
+HELD_WAYS = {
+    "a cluster, in registers": {"blocks": 8, "threads": 64, "vector": 4, "cached": 2},
+    "a cluster, and in shared memory": {"blocks": 2, "threads": 64, "vector": 4, "cached": 2},
+    "a cluster, single elements in shared memory": {"blocks": 2, "threads": 64, "vector": 1, "cached": 2},
+    "a grid, in registers": {"blocks": 32, "threads": 64, "vector": 2, "cached": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("def f(x, w): return F.layer_norm(x, w.shape, w)", (1, 5000)),
+        ("def f(x): return F.layer_norm(x, x.shape[1:])", (3, 5000)),
+        ("def f(x, w): return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w", (1, 5000)),
+    ],
+)
+@pytest.mark.parametrize("way", HELD_WAYS)
+def test_blocks_hold_what_a_second_pass_needs(way: str, text: str, shape: tuple[int, int]) -> None:
+    """The gradients of a norm read each tensor once; the last blocks have fewer packs than the others."""
+    inputs = [tensor("x", *shape), *([tensor("w", shape[1])] if "w" in text else [])]
+    schedule = {f"f_backward.{knob}": value for knob, value in HELD_WAYS[way].items()}
+    checked = check(text, inputs=inputs, backward=True, schedule=schedule)
+    kernel = checked.text[checked.text.index(" f_backward(\n") :]
+    assert ("extern __shared__ uint4 held[];" in kernel) == ("shared memory" in way)
+    second_pass = kernel[kernel.index("parts_sum<") :]
+    assert "kept_" in second_pass
+    assert not re.search(r"(?<!\.)\b(grad_out|x|w)\b", second_pass)
+
+
+def test_gradients_of_one_long_norm_are_held_by_default() -> None:
+    inputs = [tensor(name, *shape) for name, shape in (("x", (1, 64, 256, 256)), ("w", (64, 256, 256)))]
+    found = plan_text("def f(x, w): return F.layer_norm(x, w.shape, w, w)", inputs=inputs, backward=True).render({})
+    assert "f_backward<<<128, 1024, 131072>>>" in found
+    assert not re.search(r"(?<!\.)\b(grad_out|x)\b", found[found.rindex("parts_sum<") :])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.rows.kept_values import can_hold
+from kernel_lsp.generate.codegen.rows.row_reads import n_passes
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
@@ -67,6 +69,8 @@ on an H200 so, 207 us with 1024 threads that keep them."""
 PLAIN_THREADS = 256
 """Threads of a long row without reductions: blocks that share an SM hide what each finds first. Gradients of a cross
 entropy with a z term over 32000 classes took 281 us on an H200 so, 315 with 1024 threads."""
+HELD = 2
+"""The knob's value for rows of which blocks hold what later passes need."""
 MIN_ONLINE_COLUMNS = 1024
 """Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
 
@@ -107,12 +111,15 @@ class RowChooser:
         def pick(what: str, values: Sequence[int], default: int, description: str) -> int:
             return self.choices.pick_int(f"{kernel}.{what}", values, default, description)
 
+        default_cached = default.cached + default.held
+        how = pick("cached", self._cache_values(), default_cached, "keep the row in registers; 2: on chip")
         picked = RowSchedule(
             pick("threads", threads_values, default.threads, "threads of a block that share a row"),
             pick("rows", rows_values, default.rows, "rows per block"),
             pick("vector", self.widths(), default.vector, "neighbouring elements per load"),
-            bool(pick("cached", self._cache_values(), int(default.cached), "keep the row in registers")),
+            how > 0,
             pick("blocks", self._block_values(), default.blocks, "blocks that share a row"),
+            held=how == HELD,
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
             online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
@@ -138,14 +145,14 @@ class RowChooser:
         if self.group.is_column_contiguous and schedule.threads > WARP:
             schedule = replace(schedule, rows=1)
         if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
-            schedule = replace(schedule, cached=False, staged=False, items=0)
+            schedule = replace(schedule, cached=False, staged=False, items=0, held=False)
         if schedule.threads == 1 or schedule.cached:
             schedule = replace(schedule, online=False)
         return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
 
     def _is_valid(self, schedule: RowSchedule) -> bool:
-        n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
-        is_resident = not schedule.is_grid or schedule.blocks <= n_resident
+        most = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
+        is_resident = not schedule.is_grid or schedule.blocks <= most
         return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
 
     def _reads_first(self, schedule: RowSchedule) -> bool:
@@ -154,7 +161,9 @@ class RowChooser:
         return is_single and self.group.is_column_contiguous and schedule.blocks == 1 and not schedule.cached
 
     def _is_possible(self, schedule: RowSchedule) -> bool:
-        return is_valid_row_schedule(self.group, schedule, self._kept_bytes())
+        in_registers = replace(schedule, cached=schedule.cached and not schedule.held)
+        is_valid = is_valid_row_schedule(self.group, in_registers, self._kept_bytes())
+        return is_valid and (not schedule.held or can_hold(self.group, schedule))
 
     def _is_accurate(self, schedule: RowSchedule) -> bool:
         """Return True if no thread adds up so many elements that rounding errors accumulate."""
@@ -163,7 +172,8 @@ class RowChooser:
     # --- the values of knobs
 
     def _cache_values(self) -> tuple[int, ...]:
-        return (0, 1) if self.n_columns else (0,)
+        is_held = self._reads_again() and len(self._block_values()) > 1 and not find_pairs(self.group)
+        return (0, 1, HELD) if is_held and self.group.line is None else (0, 1) if self.n_columns else (0,)
 
     def _online_values(self) -> tuple[int, ...]:
         return (0, 1) if find_pairs(self.group) else (0,)
@@ -193,8 +203,8 @@ class RowChooser:
 
     def _can_stage(self, schedule: RowSchedule) -> bool:
         """Return True if shared memory fits the part of a row that the threads keep."""
-        kept = self._kept()
-        if not schedule.is_grid or not schedule.cached or not kept or self.group.row.extent.constant == 1:
+        kept, is_cached = self._kept(), schedule.cached and not schedule.held
+        if not schedule.is_grid or not is_cached or not kept or self.group.row.extent.constant == 1:
             return False
         pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
         n_items = -(-self.n_columns // (schedule.vector * schedule.stride))
@@ -283,7 +293,9 @@ class RowChooser:
             return self._sharing_many()
         is_open = self.group.column.extent.constant is None
         is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES
-        return (self._sharing_cached(filling) if is_worth_it else None) or self._sharing_uncached(filling)
+        values = self._cache_values()[1:] if is_worth_it else ()
+        on_chip = (self._sharing_on_chip(filling, held=value == HELD) for value in values)
+        return next(filter(None, on_chip), None) or self._sharing_uncached(filling)
 
     def _default_cluster(self) -> RowSchedule | None:
         """Return the schedule with the smallest cluster that keeps a row on chip, where one block cannot and several
@@ -291,8 +303,8 @@ class RowChooser:
         4096 x 32000 took 407 us on an H200 by clusters, 471 us by blocks, its gradients 613 and 757 (of bf16 470 and
         462); a JS divergence, with a logarithm of each element, 616 and 485."""
         is_open = self.group.column.extent.constant is None
-        is_read_again = self._n_passes() > 1 and len(self._kept()) > 1 and self.n_columns >= MIN_SHARED_COLUMNS
-        if not is_read_again or not can_share(self.group) or self.threads is not None or not self._can_run(2):
+        is_short = self.n_columns < MIN_SHARED_COLUMNS or self.threads is not None
+        if is_short or not self._reads_again() or not can_share(self.group) or not self._can_run(2):
             return None
         if (is_open and not self._is_large()) or self._default_block().cached:
             return None
@@ -308,16 +320,17 @@ class RowChooser:
                 return schedule
         return None
 
-    def _sharing_cached(self, filling: int) -> RowSchedule | None:
-        """Return the schedule with the fewest blocks that keep a row on chip and fill the GPU."""
+    def _sharing_on_chip(self, filling: int, *, held: bool) -> RowSchedule | None:
+        """Return the schedule with the fewest blocks that fill the GPU and keep a row in registers, or hold what later
+        passes need: a layer norm's gradients over 16 MB took 30.0 us on an H200 so, 38.8 us with two reads."""
         width = self._default_width()
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
             if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
-            schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks)))
+            schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks, held=held)))
             # Blocks of 512 threads allow two per SM: the second loads while the first waits.
             is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
-            if self._is_possible(schedule) and (threads > 512 or is_half):
+            if self._is_possible(schedule) and (threads > 512 or is_half or held):
                 return schedule
         return None
 
@@ -450,6 +463,10 @@ class RowChooser:
         found = self._levels()
         return [access for access, levels in found if len(levels) > 1]
 
+    def _reads_again(self) -> bool:
+        """Return True if several passes read several tensors."""
+        return self._n_passes() > 1 and len(self._kept()) > 1
+
     def reads_of_row(self) -> list[Access]:
         """Return the reads of the row itself, each tensor once."""
         return [access for access, _ in self._levels()]
@@ -476,11 +493,6 @@ class RowChooser:
 
     def _kept_per_block(self, schedule: RowSchedule) -> int:
         return -(-self.n_columns // schedule.blocks) * self._kept_bytes()
-
-
-def n_passes(group: RowGroup) -> int:
-    """Return the number of passes over the row that its dependences need."""
-    return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
 
 
 def _power_of_two(value: int) -> int:

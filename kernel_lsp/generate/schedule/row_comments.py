@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kernel_lsp.generate.codegen.rows.row_reads import n_passes
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
-from kernel_lsp.generate.schedule.row_choices import n_passes
 
 
 def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
@@ -16,7 +16,8 @@ def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
     if schedule.online or (schedule.blocks > 1 and not schedule.cached):
         passes -= len(find_pairs(group))
     text = f"{passes} passes over the row" if passes > 1 else "one pass over the row"
-    kept = ", which stays in registers between them" if schedule.cached and passes > 1 else ""
+    kept = "; registers and shared memory keep what the second needs" if schedule.held else ""
+    kept = kept or ", which stays in registers between them" if schedule.cached and passes > 1 else ""
     ahead = " The next row is copied to shared memory meanwhile." if schedule.staged else ""
     return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
 

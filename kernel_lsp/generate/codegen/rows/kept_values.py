@@ -2,6 +2,8 @@
 
 A softmax's gradient needs ``exp(x - peak)`` in three passes, and the inverse of its sum for every element. Blocks that
 share a row compute it relative to the maximum of their part, and correct it by a factor once they know the row's.
+
+Blocks that hold a row keep every value that a later pass needs, in shared memory where registers do not suffice.
 """
 
 from __future__ import annotations
@@ -12,17 +14,28 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, MULTIPLY, Text
-from kernel_lsp.generate.codegen.rows.row_schedule import MAX_CACHED_BYTES, RowSchedule
+from kernel_lsp.generate.codegen.rows.row_schedule import MAX_CACHED_BYTES, MAX_STAGED_BYTES, RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.graph import COSTLY
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable
-from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, nodes, operation, transformed
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Argument,
+    Constant,
+    Operation,
+    Scalar,
+    accesses,
+    nodes,
+    operation,
+    transformed,
+)
 from kernel_lsp.generate.ir.tensor import Tensor
 
 KEPT = COSTLY | {"div", "sqrt", "rsqrt"}
 """Operations of many instructions: kept rather than computed again."""
+HELD = "held"
 COMPUTING_REGISTERS = 28
 """Registers that a pass needs besides."""
 
@@ -44,6 +57,7 @@ class KeptValues:
 
     def __init__(self, values: Sequence[KeptValue], column: Variable, schedule: RowSchedule) -> None:
         self._values, self._column, self._schedule = values, column, schedule
+        self.shared_bytes = 0
         self._arrays: dict[bytes, str] = {}
         self._factors: dict[Tensor, str] = {}
 
@@ -57,11 +71,27 @@ class KeptValues:
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Declare an array of `n_items` packs for every value, once."""
-        for value in self._values if not self._arrays else ():
+        if self._arrays:
+            return
+        vector = self._schedule.vector
+        n_in_registers, self.shared_bytes = _placement(self._values, self._schedule, n_items)
+        if self.shared_bytes:
+            scope.line(f"extern __shared__ uint4 {HELD}[];")
+        offset = 0
+        for place, value in enumerate(self._values):
             name = scope.names.take(f"kept_{value.name}")
-            lanes = f"[{self._schedule.vector}]" if self._schedule.vector > 1 else ""
-            scope.line(f"{COMPUTE_TYPE[value.scalar.dtype]} {name}[{n_items}]{lanes};")
-            self._arrays[value.argument.digest] = name
+            type_ = COMPUTE_TYPE[value.scalar.dtype]
+            lanes = f"[{vector}]" if vector > 1 else ""
+            item = "item"
+            if place < n_in_registers:
+                scope.line(f"{type_} {name}[{n_items}]{lanes};")
+            else:
+                start = f"{HELD} + {offset}" if offset else HELD
+                declared, cast = (f" (*{name}){lanes}", f" (*){lanes}") if lanes else (f"* {name}", "*")
+                scope.line(f"{type_}{declared} = reinterpret_cast<{type_}{cast}>({start});  // a thread reads its own")
+                item = f"item * {self._schedule.threads} + threadIdx.x"
+                offset += n_items * vector * self._schedule.threads * _itemsize(value.scalar) // 16
+            self._arrays[value.argument.digest] = f"{name}[{item}]"
 
     def bind(self, scope: Scope, level: int, flat: Index, sum_: Tensor | None = None) -> None:
         """Name the values of earlier passes in `scope`; compute and name those of this one, which is over the terms of
@@ -72,7 +102,7 @@ class KeptValues:
             is_ready = value.sum in self._factors if value.sum else value.level < level + (sum_ is not None)
             if not is_now and not is_ready:
                 continue
-            text = Text(f"{self._arrays[value.argument.digest]}[item]{lane}", ATOM)
+            text = Text(f"{self._arrays[value.argument.digest]}{lane}", ATOM)
             if is_now:
                 scalar = value.scalar.substitute({self._column: flat})
                 scope.line(f"{text.text} = {scope.value(scalar).text};")
@@ -88,12 +118,32 @@ def keep_values(group: RowGroup, schedule: RowSchedule) -> tuple[RowGroup, tuple
     takes fewer registers."""
     if not schedule.cached:
         return group, ()
+    if schedule.held:
+        finder = _Finder(group, schedule)
+        return finder.group(), tuple(finder.kept)
     finders = [_Finder(group, schedule, is_whole=is_whole) for is_whole in (False, True)]
     found = [(finder.group(), tuple(finder.kept)) for finder in finders]
     n_bytes, best = min(
         ((_n_kept_bytes(*entry, schedule=schedule), entry) for entry in found), key=lambda each: each[0]
     )
     return best if best[1] and n_bytes <= _n_free_bytes(schedule) else (group, ())
+
+
+def can_hold(group: RowGroup, schedule: RowSchedule) -> bool:
+    """Return True if registers and shared memory have room for all that later passes need of earlier ones."""
+    if schedule.blocks == 1 or schedule.staged or group.line is not None or find_pairs(group):
+        return False
+    rest, values = keep_values(group, schedule)
+    levels: dict[bytes, set[int]] = {}
+    for level, scalar in [*_scalars(rest), *((value.level, value.scalar) for value in values)]:
+        for read in accesses(scalar):
+            if group.column in read.variables:
+                levels.setdefault(read.digest, set()).add(level)
+    n_columns = group.column.extent.constant or schedule.items * schedule.stride * schedule.vector
+    n_items = -(-n_columns // (schedule.vector * schedule.stride))
+    _, shared_bytes = _placement(values, schedule, n_items)
+    is_all = all(len(found) == 1 for found in levels.values())
+    return bool(values) and is_all and n_items > 0 and shared_bytes * schedule.resident <= MAX_STAGED_BYTES
 
 
 def divide_once(group: RowGroup) -> RowGroup:
@@ -123,10 +173,12 @@ def divide_once(group: RowGroup) -> RowGroup:
 
 
 class _Finder:
-    """Finds the costly values that several passes need; with `is_whole`, the largest expressions that hold any."""
+    """Finds the costly values that several passes need; with `is_whole`, the largest expressions that hold any. Where
+    the schedule holds rows, finds all values of earlier passes."""
 
-    def __init__(self, group: RowGroup, schedule: RowSchedule, *, is_whole: bool) -> None:
+    def __init__(self, group: RowGroup, schedule: RowSchedule, *, is_whole: bool = False) -> None:
         self._group, self._is_whole = group, is_whole
+        self._types = (Operation, Access) if schedule.held else (Operation,)
         self.kept: list[KeptValue] = []
         self._first: dict[bytes, int] = {}
         self._found: dict[tuple[bytes, int], Scalar] = {}
@@ -145,37 +197,46 @@ class _Finder:
 
     def _note(self, scalar: Scalar, level: int) -> None:
         """Note the first level that computes each operation."""
-        if isinstance(scalar, Operation) and scalar.digest not in self._first:
+        if isinstance(scalar, self._types) and scalar.digest not in self._first:
             self._first[scalar.digest] = level
-            for operand in scalar.operands:
+            for operand in scalar.operands if isinstance(scalar, Operation) else ():
                 self._note(operand, level)
 
-    def _is_worth_keeping(self, scalar: Operation, level: int) -> bool:
+    def _is_worth_keeping(self, scalar: Operation | Access, level: int) -> bool:
         """Return True if an earlier pass computes the value of each element, by more than a few instructions."""
         if self._group.column not in scalar.variables or not scalar.dtype.is_floating:
             return False
         if self._first.get(scalar.digest, level) >= level:
             return False
+        if Access in self._types:
+            return True
         parts = nodes(scalar) if self._is_whole else (scalar,)
         return any(isinstance(part, Operation) and part.name in KEPT for part in parts)
 
     def _visit(self, scalar: Scalar, level: int) -> Scalar:
         """Return the scalar as a pass of `level` computes it."""
-        if not isinstance(scalar, Operation):
+        if not isinstance(scalar, self._types):
             return scalar
         first = self._first.get(scalar.digest, level)
         is_kept = self._is_worth_keeping(scalar, level)
         key = (scalar.digest, first if is_kept else level)
         if key not in self._found:
-            operands = tuple(self._visit(operand, key[1]) for operand in scalar.operands)
-            self._found[key] = scalar.rebuilt(operands) if operands != scalar.operands else scalar
+            self._found[key] = self._rebuilt(scalar, key[1])
         return self._keep(scalar, self._found[key], first) if is_kept else self._found[key]
 
-    def _keep(self, scalar: Operation, computed: Scalar, level: int) -> Argument:
+    def _rebuilt(self, scalar: Operation | Access, level: int) -> Scalar:
+        """Return the scalar with operands as a pass of `level` computes them."""
+        if isinstance(scalar, Access):
+            return scalar
+        operands = tuple(self._visit(operand, level) for operand in scalar.operands)
+        return scalar.rebuilt(operands) if operands != scalar.operands else scalar
+
+    def _keep(self, scalar: Operation | Access, computed: Scalar, level: int) -> Argument:
         """Return the argument that stands for a value that an earlier level computes."""
         argument = Argument(f"kept {scalar.digest.hex()}", scalar.dtype, scalar.variables)
         if all(value.argument != argument for value in self.kept):
-            self.kept.append(KeptValue(scalar.name, argument, computed, level, self._sums.get(scalar.digest)))
+            name = scalar.name if isinstance(scalar, Operation) else scalar.tensor.name
+            self.kept.append(KeptValue(name, argument, computed, level, self._sums.get(scalar.digest)))
         return argument
 
 
@@ -184,7 +245,7 @@ def _n_kept_bytes(group: RowGroup, kept: Sequence[KeptValue], *, schedule: RowSc
     n_columns = group.column.extent.constant or schedule.items * schedule.stride * schedule.vector
     n_elements = -(-n_columns // (schedule.vector * schedule.stride)) * schedule.vector
     uses: dict[bytes, tuple[int, set[int]]] = {
-        value.argument.digest: (8 if value.scalar.dtype == DType.F64 else 4, {value.level}) for value in kept
+        value.argument.digest: (_itemsize(value.scalar), {value.level}) for value in kept
     }
     entries = [*_scalars(group), *((value.level, value.scalar) for value in kept)]
     for level, scalar in entries:
@@ -198,6 +259,22 @@ def _n_kept_bytes(group: RowGroup, kept: Sequence[KeptValue], *, schedule: RowSc
         sum(size for size, levels in uses.values() if min(levels) < level <= max(levels)) for level in range(n_levels)
     )
     return n_elements * n_bytes
+
+
+def _itemsize(scalar: Scalar) -> int:
+    """Return the bytes of a value in the type that computes it."""
+    return 8 if scalar.dtype == DType.F64 else 4
+
+
+def _placement(values: Sequence[KeptValue], schedule: RowSchedule, n_items: int) -> tuple[int, int]:
+    """Return the number of values that stay in registers, and the bytes of shared memory of the others."""
+    if not schedule.held:
+        return len(values), 0
+    sizes = [n_items * schedule.vector * _itemsize(value.scalar) for value in values]
+    n_in_registers = len(sizes)
+    while sum(sizes[:n_in_registers]) > _n_free_bytes(schedule):
+        n_in_registers -= 1
+    return n_in_registers, sum(sizes[n_in_registers:]) * schedule.threads
 
 
 def _n_free_bytes(schedule: RowSchedule) -> int:

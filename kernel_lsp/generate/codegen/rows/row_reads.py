@@ -16,6 +16,11 @@ from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
+def n_passes(group: RowGroup) -> int:
+    """Return the number of passes over the row that its dependences need."""
+    return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
+
+
 def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
     """Return the tensors of which every row reads the same elements."""
     if group.row.extent.constant == 1:
@@ -28,8 +33,7 @@ def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
 def read_once(group: RowGroup, schedule: RowSchedule, n_pairs: int) -> frozenset[Tensor]:
     """Return the tensors that differ from row to row, if the kernel reads them once. One pass computes both reductions
     of a pair."""
-    n_passes = len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
-    if n_passes - n_pairs > 1 and not schedule.cached:
+    if n_passes(group) - n_pairs > 1 and not schedule.cached:
         return frozenset()
     is_one = group.row.extent.constant == 1
     return frozenset(read.tensor for read in _reads_of_columns(group) if group.row in read.variables or is_one)

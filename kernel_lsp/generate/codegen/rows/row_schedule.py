@@ -37,10 +37,11 @@ class RowSchedule:
 
     `cached` keeps the row in registers between passes; where the plan leaves its length open, `items` packs per thread.
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
-    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `streaming` evicts
-    early what is used once. `online` computes pairs of dependent reductions in one pass over memory. `reads_first`
-    loads a thread's first element of a row before any computation. Where a row is made of lines whose sums are wanted,
-    a block has `lines` of them, one after the other, and `items` are the packs of a line.
+    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `held` keeps what
+    later passes need of the first one, not the row, in registers and shared memory of blocks that share it. `streaming`
+    evicts early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
+    `reads_first` loads a thread's first element of a row before any computation. Where a row is made of lines whose
+    sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a line.
     """
 
     threads: int
@@ -56,6 +57,7 @@ class RowSchedule:
     online: bool = False
     reads_first: bool = False
     lines: int = 0
+    held: bool = False
 
     @property
     def is_grid(self) -> bool:

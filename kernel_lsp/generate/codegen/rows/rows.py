@@ -63,7 +63,7 @@ class RowRenderer:
             group.line or total,
         )
         self.cache = self._new_cache()
-        self.cache.fills_first_pass = bool(kept)
+        self.cache.fills_first_pass = bool(kept) and not schedule.held
         self.levels = 1 + max(
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )

@@ -72,7 +72,7 @@ class SharedRowRenderer(RowRenderer):
             min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
-        shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else 0
+        shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else self.kept.shared_bytes
         return replace(kernel, attributes=attributes, shared_bytes=shared_bytes)
 
     def _grid(self) -> Constant:
