@@ -59,6 +59,9 @@ CACHED_COLUMN_BLOCK = 256
 """The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
 MIN_PACKS_OF_ROWS = 64
 """Minimum packs per multiprocessor of rows side by side: 16 threads of each fill half of it."""
+LARGE_PACKED_BYTES = 8 << 20
+"""LARGE_BYTES for packs of rows side by side: gradients of a rotary embedding in bf16, of 67 and 17 MB, took 111.4 us
+on an H200 where single elements made the smaller sums, 80.4 with packs of 8 by 16 lanes, 73.6 by 8."""
 COLUMN_WAVES = 8
 """Minimum blocks per multiprocessor for wider blocks with rows side by side."""
 MAX_KEPT_EXPONENTIALS = 16384
@@ -218,11 +221,7 @@ class RowChooser:
         schedule = self._default_shared() or self._default_cluster() or self._default_block()
         n_columns = self.n_columns
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
-        return replace(
-            schedule,
-            online=is_online and not schedule.cached,
-            staged=self._can_stage(schedule),
-        )
+        return replace(schedule, online=is_online and not schedule.cached, staged=self._can_stage(schedule))
 
     def _default_block(self) -> RowSchedule:
         """Return the best schedule with a thread, a warp or a block per row."""
@@ -241,7 +240,7 @@ class RowChooser:
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
-        if self._n_passes() == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
+        if n_passes(self.group) == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
         if not self.group.reductions:
             return RowSchedule(PLAIN_THREADS, 1, width, False)
@@ -257,9 +256,10 @@ class RowChooser:
         vector = self._default_row_pack()
         n_rows, n_columns = self._n_rows // vector, self.n_columns
         lanes = 1
-        while lanes < 16 and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= 16 * lanes:
+        most, per_lane = (8, 4) if vector == 8 else (16, 16)
+        while lanes < most and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= per_lane * lanes:
             lanes *= 2
-        if self._n_passes() > 1 and self._is_large():
+        if n_passes(self.group) > 1 and self._is_large():
             more = lanes
             while more < WARP and n_columns > MAX_COLUMN_ITEMS * more:
                 more *= 2
@@ -271,7 +271,8 @@ class RowChooser:
 
     def _default_row_pack(self) -> int:
         """Return 16 bytes' worth of neighbouring rows, where their sums fill the GPU by packs."""
-        if not can_pack_rows(self.group) or not (divides(8, self.group.row.extent) or self._is_large()):
+        is_worth_it = divides(8, self.group.row.extent) or self._is_large(LARGE_PACKED_BYTES)
+        if not can_pack_rows(self.group) or not is_worth_it:
             return 1
         most = self._n_rows // (MIN_PACKS_OF_ROWS * self.n_multiprocessors)
         return max(w for w in self.widths() if w == 1 or (self.widest * w <= MAX_PACK_BYTES and w <= most))
@@ -286,7 +287,7 @@ class RowChooser:
         """Return the schedule with several blocks per row, where one block per row leaves the GPU idle or cannot keep
         its row."""
         n_rows, n_columns = self._n_rows, self.n_columns
-        if not n_rows or self._n_passes() == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
+        if not n_rows or n_passes(self.group) == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
         filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
         if filling < 2:
@@ -398,7 +399,7 @@ class RowChooser:
         is_open = self.group.column.extent.constant is None
         is_faster_online = self._is_online_sum() and self._kept_bytes() < 4
         is_crowded = schedule.threads == 1024 and len(self._kept()) > 1  # two rows, and work, in 64 registers
-        if self._n_passes() == 1 or (is_open and not self._is_large()) or is_faster_online or is_crowded:
+        if n_passes(self.group) == 1 or (is_open and not self._is_large()) or is_faster_online or is_crowded:
             return schedule
         cached = self._with_items(replace(schedule, cached=True))
         return cached if self._is_possible(cached) else schedule
@@ -424,9 +425,9 @@ class RowChooser:
         """Return the length of the captured row."""
         return self.captured(self.group.column.extent)
 
-    def _is_large(self) -> bool:
+    def _is_large(self, n_bytes: int = LARGE_BYTES) -> bool:
         tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
-        return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= LARGE_BYTES for tensor in tensors)
+        return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= n_bytes for tensor in tensors)
 
     def _is_online_sum(self) -> bool:
         """Return True if one pass over memory reads the row and no result has its length."""
@@ -448,9 +449,6 @@ class RowChooser:
         is_narrow = self.takes_exponentials() and all(access.dtype.itemsize == 2 for access in self._kept())
         return is_narrow and bool(self.group.stores) and self.n_columns > MAX_KEPT_EXPONENTIALS
 
-    def _n_passes(self) -> int:
-        return n_passes(self.group)
-
     def _accesses(self) -> list[Access]:
         scalars = [entry.scalar for entry in self.group.reductions] + [store.scalar for _, store in self.group.stores]
         return list(accesses(*scalars))
@@ -465,7 +463,7 @@ class RowChooser:
 
     def _reads_again(self) -> bool:
         """Return True if several passes read several tensors."""
-        return self._n_passes() > 1 and len(self._kept()) > 1
+        return n_passes(self.group) > 1 and len(self._kept()) > 1
 
     def reads_of_row(self) -> list[Access]:
         """Return the reads of the row itself, each tensor once."""
