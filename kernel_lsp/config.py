@@ -236,11 +236,12 @@ class _Layers:
         error = problem.errors()[0]
         name = str(error["loc"][0])
         file, line = self._origins.get(name, ("defaults", None))
+        field = Settings.model_fields[name]
         return SettingError(
             f"{name} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}",
             file=file,
             line=line,
-            next_step=str(Settings.model_fields[name].description),
+            next_step=f"correct {name} (default: {field.get_default(call_default_factory=True)}): {field.description}",
         )
 
 

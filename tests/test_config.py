@@ -90,6 +90,7 @@ def test_a_bad_value_names_its_place(tmp_path: Path) -> None:
     path = write(tmp_path, "generations = 0")
     refused = check_refused(tmp_path, "generations = 0", "greater than or equal to 1")
     assert (refused.file, refused.line) == (str(path), 5)
+    assert refused.next_step == "correct generations (default: 4): Generations of the search."
 
 
 def test_a_bad_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from kernel_lsp.process.supervisor import (
     _TailOutput,
 )
 from kernel_lsp.process.tasks import end_tasks
-from kernel_lsp.process.worker_client import WORKER_PROGRAM, as_error
+from kernel_lsp.process.worker_client import WORKER_PROGRAM, activity, as_error
 
 WORKER_FOLDER = WORKER_PROGRAM.parent
 RELAY = WORKER_FOLDER / "relay.py"
@@ -390,9 +390,9 @@ class RemoteWorker:
         """Send any command. Raises its error."""
         answer = await self.converse(command, arguments, deadline_s=deadline_s)
         if isinstance(answer, Overran):
-            raise EnvironmentProblem(f"{self._place.name} did not finish '{command}' within {deadline_s:g} s")
+            raise EnvironmentProblem(f"{self._place.name} did not finish {activity(command)} within {deadline_s:g} s")
         if isinstance(answer, Died):
-            raise EnvironmentProblem(f"the worker on {self._place.name} ended during '{command}'")
+            raise EnvironmentProblem(f"the worker on {self._place.name} ended while {activity(command)}")
         if "error" in answer.reply:
             raise as_error(answer.reply["error"])
         return answer.reply

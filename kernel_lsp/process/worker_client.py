@@ -34,6 +34,20 @@ COMPILED_PARTS = ("torch", "torch/_dynamo", "torch/export", "sympy")
 COMPILED_MARKER = "complete"
 """File that the program `bytecode` creates in the bytecode folder when it is done."""
 WORKER_CACHE = "worker"
+ACTIVITIES = {
+    "open_foreign": "importing the kernel",
+    "run_foreign": "running the kernel",
+    "prepare_foreign": "preparing the kernel's timing",
+    "make_cases": "making references",
+    "examine_task": "running the task",
+    "load": "loading the kernel",
+    "check": "running the kernel",
+    "recheck": "running the kernel again",
+    "prepare_candidate": "preparing the kernel's timing",
+    "prepare_baseline": "preparing PyTorch's timing",
+    "time_block": "timing",
+}
+"""What a worker does for the commands that run code of users, in words of messages."""
 """Folder of torch's and Triton's caches, in the cache folder."""
 
 OperationName = Literal["forward", "backward"]
@@ -363,11 +377,13 @@ class Worker:
         answer = await self._conversation.ask(request, deadline_s=deadline_s)
         if isinstance(answer, Overran):
             raise TargetError(
-                f"the worker did not finish '{request['command']}' within {answer.deadline_s:g} s",
+                f"the worker did not finish {activity(request['command'])} within {answer.deadline_s:g} s",
                 next_step="use smaller sizes, or a target that does less",
             )
         if isinstance(answer, Died):
-            raise TargetError(f"the worker {_ending(answer.returncode)} during '{request['command']}'{_tail(answer)}")
+            raise TargetError(
+                f"the worker {_ending(answer.returncode)} while {activity(request['command'])}{_tail(answer)}"
+            )
         if "error" in answer.reply:
             raise as_error(answer.reply["error"])
         return answer.reply
@@ -408,6 +424,11 @@ def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
         file=str(python),
         next_step="name a Python interpreter that has torch with --python",
     )
+
+
+def activity(command: str) -> str:
+    """Return what a worker does for a command, as messages say it."""
+    return ACTIVITIES.get(command, f"answering '{command}'")
 
 
 def as_error(error: Mapping[str, Any]) -> KernelLspError:

@@ -85,6 +85,7 @@ class _Subject:
         self._source = source
         with seeded(RUN_SEED):
             callee, self._inputs = _load(loaded, source, configuration)
+        self._what = _what(source, configuration)
         self.call, self.module = callee.call, callee.module
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if isinstance(self.module, torch.nn.Module):
@@ -127,7 +128,14 @@ class _Subject:
         except torch.OutOfMemoryError as error:
             raise EnvironmentFailure(f"the task needs more memory: {short_message(error)}", file=file) from None
         except BaseException as error:  # any exception of the user's code is an answer about that code
-            raise raised_by_user(error, "running the task", file, line=line) from None
+            raise raised_by_user(error, self._what, file, line=line) from None
+
+
+def _what(source: dict[str, Any], configuration: int) -> str:
+    """Return what runs, for messages: a folder's configurations have names."""
+    if source["kind"] != "robust_kbench":
+        return "running the task"
+    return f"running the task in configuration {read_settings(source['file'])[configuration].name!r}"
 
 
 def _load(loaded: LoadedFile, source: dict[str, Any], configuration: int) -> tuple[Callee, CallInputs]:

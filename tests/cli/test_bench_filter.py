@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.cli.commands import run, write
 
+FOLDER = Path(__file__).parent.parent / "robust_kbench_style" / "max_pool2d"
 GOOD = """
 import torch
 
@@ -43,6 +45,18 @@ def test_a_bad_task_ends_with_1_and_says_which_filter_and_where(tmp_path: Path) 
     assert flagged["inputs-impact"]["message"] == "no output depends on the input 'y'"
     assert (flagged["redundancy"]["line"], flagged["inputs-impact"]["threshold"]) == (7, 0.01)
     assert gone["refused"] == "gone.py: there is no such file"
+
+
+def test_a_task_that_raises_names_the_configuration(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FOLDER, tmp_path / "max_pool2d"))
+    file = folder / "func_forward.py"
+    file.write_text(file.read_text().replace("    return F", "    assert x.shape[1] != 5\n    return F"))
+    ran = run(tmp_path, "bench", "filter", "max_pool2d", "--json")
+    assert ran.status == 1
+    assert (
+        "configuration 'kernel_size=2, stride=2, padding=0, dilation=1, batch_size=3,"
+        in ran.json["tasks"][0]["refused"]
+    )
 
 
 def test_without_a_task_it_says_how_to_call_it(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ MAX_PENDING = 64
 """Maximum timed steps whose CUDA events are yet to be read."""
 FLUSH_S = 2.0
 """Seconds between writes of the part, so that a killed program keeps what was recorded."""
-SKIPPED_FOLDERS = frozenset(("site-packages", "dist-packages", "node_modules", "build", "dist", "kernels"))
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+SKIPPED_FOLDERS = INSTALLED | {"node_modules", "build", "dist", "kernels"}
 
 
 def start():
@@ -218,7 +219,8 @@ class Recorder:
     def symbol_file(self, path):
         """Return a file of the workspace relative to it; empty for any other."""
         if path not in self.files:
-            self.files[path] = self._relative(os.path.realpath(path) if isinstance(path, str) else "")
+            is_own = isinstance(path, str) and not INSTALLED.intersection(path.split(os.sep))
+            self.files[path] = self._relative(os.path.realpath(path) if is_own else "")
         return self.files[path]
 
     def _relative(self, path):

@@ -24,7 +24,7 @@ from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLsp
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.supervisor import Answered, Died, Overran
-from kernel_lsp.process.worker_client import as_error
+from kernel_lsp.process.worker_client import activity, as_error
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.model.resolved_kernel import kernel_names
@@ -90,10 +90,10 @@ class Lost:
 def lost_by(end: Died | Overran, command: str, deadline_s: float) -> Lost:
     """Return the loss of a process that gave no answer to a command."""
     if isinstance(end, Overran):
-        return Lost(f"no answer to '{command}' within {deadline_s:g} s", deadline_s=deadline_s)
+        return Lost(f"no end of {activity(command)} within {deadline_s:g} s", deadline_s=deadline_s)
     last = next((line for line in reversed(end.stderr.splitlines()) if line.strip()), "")
     ending = f"signal {-end.returncode}" if end.returncode < 0 else f"exit status {end.returncode}"
-    message = f"its process ended during '{command}' ({ending}) {last.strip()[:200]}".strip()
+    message = f"its process ended while {activity(command)} ({ending}) {last.strip()[:200]}".strip()
     return Lost(message, was_killed=end.returncode == -signal.SIGKILL)
 
 
