@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from kernel_lsp.core.benchmark import BaselineGroup, BenchEntry, BenchReport, BenchScore, fast_share
-from kernel_lsp.core.measurement import Ratio, TimedBaseline
+from kernel_lsp.core.measurement import Ratio
 from kernel_lsp.export.report import render_bench
 
 WIDTH, LABEL_WIDTH, BAR_HEIGHT, PLOT_HEIGHT, MARGIN = 900, 320, 9, 240, 40
@@ -261,8 +261,9 @@ def _claim(entry: BenchEntry) -> str:
 
 
 def _ratios(entry: BenchEntry) -> Sequence[Ratio]:
-    baselines = (b for time in entry.times if time.comparison is not None for b in time.comparison.baselines)
-    return [b.ratio for b in baselines if isinstance(b, TimedBaseline) and b.ratio is not None]
+    """Return the comparisons with the best of PyTorch, which claims are about."""
+    found = (time.comparison.ratio for time in entry.times if time.comparison is not None)
+    return [ratio for ratio in found if ratio is not None]
 
 
 def _source(entry: BenchEntry) -> str:
