@@ -55,6 +55,14 @@ def test_a_number_that_is_an_argument_is_no_setting() -> None:
     assert "x * a" in task.reference_source
 
 
+def test_numbers_of_a_deep_module_stay_settings() -> None:
+    deep = "nn.Sequential(*(nn.Identity() for _ in range(40)))"
+    text = MODULE.replace("nn.LayerNorm(32, eps=1e-3)", deep).replace("BODY", "self.norm(x) * self.a")
+    task = capture_text(text, "Net", inputs=[X])
+    assert numbers(task) == set()
+    assert task.module_settings["a"] == 0.25
+
+
 def test_a_momentum_that_inference_does_not_read_stays_a_setting() -> None:
     text = MODULE.replace("nn.LayerNorm(32, eps=1e-3)", "nn.BatchNorm1d(32)").replace("BODY", "self.norm(x) * self.a")
     task = capture_text(text, "Net", inputs=[X])

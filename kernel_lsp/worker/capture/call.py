@@ -45,7 +45,7 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
                 source, callee, inputs, Wrapper(callee, inputs, source["file"], source["line"]), dynamic, []
             )
             _note_mode(captured, again, has_statistics, reads)
-            find_numbers(captured, again)
+            find_numbers(captured, again, has_settings=not _is_deep(callee))
             return captured
         except MustFix as must:
             fewer = dynamic - must.dims if must.dims else frozenset()
