@@ -30,7 +30,7 @@ from .failure import EnvironmentFailure, Failure
 OLDEST_TORCH = (2, 6)
 COMMANDS = {
     "describe": ("describe", "describe"),
-    "open_context": ("gpu.context_ahead", "open_context"),
+    "open_context": ("gpu.device", "open_context"),
     "prepare_capture": ("capture.capture", "prepare_capture"),
     "capture": ("capture.capture", "capture"),
     "try_inputs": ("tasks", "try_inputs"),

@@ -29,7 +29,7 @@ from .capture.validation import seeded
 from .cases.families import FAMILIES
 from .cases.integers import PLAIN, limited
 from .failure import EnvironmentFailure, Failure, TargetFailure, raised_by_user, short_message
-from .hide_cuda import without_cuda
+from .host import without_cuda
 
 RUN_SEED = 20
 """Seed of the random state while the code runs, so that only inputs or weights make a difference."""

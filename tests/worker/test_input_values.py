@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.worker.cases.families import OCTAVES, draw, own_generator
+from kernel_lsp.worker.cases.families import OCTAVES, SAME_WIDTH, draw, own_generator, place_special
 from kernel_lsp.worker.cases.integers import limited, unlimited
-from kernel_lsp.worker.cases.special_values import SAME_WIDTH, place_special
 from kernel_lsp.worker.oracle.roundings import rounding_ties
 from tests.worker.capturing import capture_text, make_case, tensor
 

@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from ..failure import Failure, TargetFailure, raised_by_user, short_message, user_place
-from ..hide_cuda import without_cuda
+from ..host import without_cuda
 from ..names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .captured import Argument, Captured, is_lifted

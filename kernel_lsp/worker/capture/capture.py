@@ -17,7 +17,7 @@ from typing import Any
 
 from ..failure import Failure, TargetFailure
 from ..files import PLAN_NAMES
-from ..hide_cuda import take_asked
+from ..host import take_asked
 from .call import capture_call, prepare_module, refuse_empty
 from .captured import WARM, Argument, Captured
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Callable
 
 from ..failure import TargetFailure, raised_by_user, remember_target
-from ..hide_cuda import without_cuda
+from ..host import without_cuda
 
 KERNELBENCH_CLASS = "Model"
 

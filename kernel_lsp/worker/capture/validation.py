@@ -9,8 +9,7 @@ from typing import Any, Callable
 import sympy
 import torch
 
-from ..hide_cuda import without_cuda
-from ..threads import threads_for
+from ..host import threads_for, without_cuda
 from .backward import BackwardProgram
 from .captured import Captured
 from .program import OWNER, eagerly, quiet, user_outputs

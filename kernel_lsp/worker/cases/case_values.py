@@ -16,9 +16,18 @@ from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
 from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
-from .families import SPARSE_FAMILIES, ParallelRandom, buffer_values, draw, near_own_values, own_generator, resized
+from .families import (
+    SPARSE_FAMILIES,
+    ParallelRandom,
+    buffer_values,
+    draw,
+    near_own_values,
+    own_generator,
+    place_numbers,
+    place_special,
+    resized,
+)
 from .integers import PLAIN, UNLIMITED, limited, unlimited
-from .special_values import place_numbers, place_special
 
 
 @dataclass

@@ -15,16 +15,15 @@ from ..capture.backward import GRADIENT
 from ..capture.captured import WARM, Argument, Captured
 from ..failure import Failure, TargetFailure
 from ..files import PLAN_NAMES, write_tensor
+from ..host import threads_for
 from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
 from ..oracle.fp64_reference import result_dtypes
 from ..oracle.results import Results, give_back_memory, results_of
 from ..oracle.roundings import is_plain, rounding
 from ..oracle.sampling import Sample, sample_of
-from ..threads import threads_for
 from .case_values import GIVEN, Case, Values, are_captured, has_unlimited_integers
-from .families import FAMILIES
+from .families import FAMILIES, has_no_place
 from .integers import PLAIN
-from .special_values import has_no_place
 
 T = TypeVar("T")
 

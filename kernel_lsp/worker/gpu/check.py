@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..cases.special_values import SAME_WIDTH
+from ..cases.families import SAME_WIDTH
 from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import LARGE_BYTES, place_of, read_tensor, taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from ..cases.special_values import SAME_WIDTH
+from ..cases.families import SAME_WIDTH
 
 PIECE_ELEMENTS = 1 << 26
 """Elements compared at a time, to bound the memory used."""

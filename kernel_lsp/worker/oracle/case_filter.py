@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..capture.captured import Captured
-from ..cases.special_values import HIGHEST_ROWS, LOWEST_EXPONENT, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
+from ..cases.families import HIGHEST_ROWS, LOWEST_EXPONENT, LOWEST_ROWS, MINUS_INF_ROWS, ROWS_OF, SPECIAL_VALUES
 from ..files import PLAN_NAMES
 from ..operators import is_a
 from .roundings import is_finite

@@ -16,7 +16,7 @@ from ..cases.case_values import Case, differentiate, leaves_of, placeholder_valu
 from ..cases.families import own_generator
 from ..failure import Failure
 from ..gpu.device import once_there_is_memory
-from ..hide_cuda import without_cuda
+from ..host import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
 from .fp64_reference import CPU, ReferenceRun, run_exact

@@ -21,7 +21,7 @@ from ..capture.symbols import symbol_of
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..files import taken
-from ..hide_cuda import without_cuda
+from ..host import without_cuda
 from .fp64_reference import run_exact
 
 SHARE = 8
