@@ -84,9 +84,6 @@ def _without_masks(score: Scalar) -> Scalar:
     return score.rebuilt(tuple(_without_masks(operand) for operand in score.operands))
 
 
-# --- the softmax
-
-
 @dataclass(frozen=True)
 class Softmax:
     """The softmax of `score`, whose maximum of a row is `peak`. With `is_safe`, fully masked rows give zeros."""
@@ -145,9 +142,6 @@ def body_at(access: Access, key: Variable) -> Scalar:
     assert isinstance(definition, Reduction)
     replacements = dict(zip(definition.variables, access.index, strict=True))
     return inlined(definition.body.substitute({**replacements, definition.reduced[0]: as_index(key)}))
-
-
-# --- the products
 
 
 def _attention(definition: Reduction, softmax: Softmax) -> Attention | None:
@@ -255,9 +249,6 @@ def has_fragments(*columns: Variable) -> bool:
     """Check that the MMA fragments support the sizes of a head and of a value."""
     sizes = [column.extent.constant for column in columns]
     return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
-
-
-# --- conditions and inlining
 
 
 def chosen_score(score: Scalar) -> Scalar:

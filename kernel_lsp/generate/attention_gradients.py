@@ -72,9 +72,6 @@ def find_gradients(tensors: Sequence[Tensor], kept: KeptAttention | None = None)
     return [family for family in complete if family is not None]
 
 
-# --- one product
-
-
 @dataclass(frozen=True)
 class _Side:
     """A sum of products of weights, over queries and keys, and the rows that they weigh. `row` and `column` are axes of
@@ -222,9 +219,6 @@ def _hidden(scalar: Scalar, value: float) -> set[Hidden]:
             condition, is_negated = condition.operands[0], not is_negated
         found |= {(condition, (place == 0) != is_negated) for place in at}
     return found
-
-
-# --- one family
 
 
 def _family(

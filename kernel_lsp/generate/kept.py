@@ -67,9 +67,6 @@ def are_long_products(tensors: Iterable[Tensor], captured: Callable[[Index], int
     return all((_n_terms(tensor, captured) or 0) >= MIN_TERMS for tensor in tensors)
 
 
-# --- below: which tensors
-
-
 class _Finder:
     """Walks from the gradients down to the first tensors that the forward has."""
 
@@ -194,9 +191,6 @@ def _behind(live: Sequence[Tensor]) -> dict[Tensor, tuple[bool, int]]:
         tensor: (reduced[tensor], sum(each.n_elements == tensor.n_elements for each in inputs[tensor]))
         for tensor in live
     }
-
-
-# --- below: contents
 
 
 class _Contents:

@@ -228,9 +228,6 @@ def _scale_of(score: Scalar) -> float:
     return scale
 
 
-# --- matrix products of views, without copies where ATen accepts the viewed tensors
-
-
 def _direct(call: LibraryCall) -> LibraryCall:
     """Return the same product of the tensors that the operands are views of, when a function accepts those."""
     if call.function not in ("aten::mm", "aten::bmm"):

@@ -158,8 +158,6 @@ class _OperationRenderer:
         shown = [f"    {line[:MAX_SOURCE_CHARACTERS]}" for line in list(lines)[:MAX_SOURCE_LINES]]
         return (f"{self.name}: {counted}. In PyTorch:", *shown) if shown else (f"{self.name}: {counted}.",)
 
-    # --- tensors and their names
-
     def _scalars(self) -> tuple[TaskScalar, ...]:
         return self.builder.task.scalars
 
@@ -183,8 +181,6 @@ class _OperationRenderer:
 
     def _captured(self, size: Index) -> int:
         return captured_size(size, self.builder.captured)
-
-    # --- kernels
 
     def _rendered_groups(self) -> list[RenderedGroup]:
         """Render groups in launch order. Groups that share a launch become one."""
@@ -275,8 +271,6 @@ class _OperationRenderer:
             launch = Launch(name, (), grid, sizes, shared, kernel.arguments, kernel.when, kernel.attributes)
             steps.append(launch)
         return steps
-
-    # --- the plan
 
     def _parameters(self) -> tuple[TensorParameter | ScalarParameter, ...]:
         tensors = tuple(self._parameter(tensor, self.names[tensor]) for tensor in self.lowered.inputs.values())

@@ -225,9 +225,6 @@ def is_structural(knob: Knob) -> bool:
     )
 
 
-# --- lowering and the text of the file
-
-
 def _capability(gpu: object | None) -> tuple[int, int]:
     """Return the compute capability that kernels may use; an H200's where no GPU is named."""
     architecture = getattr(gpu, "architecture", None)

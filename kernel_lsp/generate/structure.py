@@ -123,9 +123,6 @@ def plan_structure(
     )
 
 
-# --- single decisions
-
-
 @dataclass
 class _Planner:
     choices: Choices

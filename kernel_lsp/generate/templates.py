@@ -163,8 +163,6 @@ class GroupRenderer:
             case RoutineGroup():
                 return self._routine(group, name)
 
-    # --- contractions, scans, scatters
-
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         if group.way == "register_tiles" and self.threads in (None, *REGISTER_TILE_THREADS):
             return self._register_tiles(group, name)
@@ -365,8 +363,6 @@ class GroupRenderer:
             return RenderedGroup((render_leading(kernel, rows, leading, threads),))
         return RenderedGroup((render_ranked(kernel, rows, threads),))
 
-    # --- elementwise
-
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         boxes = self._boxes(group)
         if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
@@ -416,8 +412,6 @@ class GroupRenderer:
         names = sorted(self.tensor_names[tensor] for tensor in reads if tensor in self.tensor_names)
         written = ", ".join(self.tensor_names[store.tensor] for store in group.stores)
         return f"Writes {written} from {', '.join(names) or 'constants'} in one pass over memory."
-
-    # --- rows
 
     def _rows(self, group: RowGroup, name: str) -> RenderedGroup:
         if group.column_sums:

@@ -69,9 +69,6 @@ def render(language: Language) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-# --- below: parts of a page
-
-
 def _table(rules: tuple[Rule, ...]) -> str:
     lines = ["| code | name | severity | what |", "|---|---|---|---|"]
     for rule in rules:

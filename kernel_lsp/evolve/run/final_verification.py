@@ -109,8 +109,6 @@ class Ending:
             refused.append(outcome_message(verdict))
         self.result = self._ended(None, None, self._why_none(refused))
 
-    # --- below
-
     def _full_check_text(self, finalist: Finalist, n_refused: int) -> str:
         """Describe the current step, with the maximum wait for PyTorch's compiled modes, if any."""
         which = "best" if not n_refused else "next best"

@@ -118,8 +118,6 @@ class Proposer:
         self._postponed = ordered[n:]
         return ordered[:n]
 
-    # --- below: variation
-
     def _realized(self, schedule: Schedule) -> RealizedLike | None:
         """Render a drawn schedule. A fault of the generator costs this schedule, not the search."""
         try:

@@ -56,9 +56,6 @@ def task_floor_us(task: Task, gpu: GpuSpec) -> float:
     return sum(floor.time_us for floor in floors)
 
 
-# --- below
-
-
 def _signature(name: str, graph: Graph, scalars: list[str]) -> str:
     inputs = [_tensor(n, type_) for n, type_ in zip(graph.inputs, graph.input_types, strict=True)]
     outputs = [_tensor(o.name, o.type) for o in graph.outputs if o.node is not None and o.type is not None]

@@ -88,8 +88,6 @@ class Block:
         """Set the text of a scalar for the rest of the block."""
         self.named[scalar.digest] = text if isinstance(text, Text) else Text(text, ATOM)
 
-    # --- look-up
-
     def lookup(self, digest: bytes) -> Text | None:
         """Return the text of the scalar or index with that digest; None when it has no name in scope."""
         return next((block.named[digest] for block in self._enclosing() if digest in block.named), None)

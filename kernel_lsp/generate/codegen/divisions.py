@@ -85,9 +85,6 @@ def _declare_lanes(dividend: Index, divisor: Index, lane: Variable, writer: Inde
     }
 
 
-# --- one division
-
-
 def _count(index: Index, counted: Counter[Division]) -> None:
     for atom in _divisions(index):
         counted[atom] += 1

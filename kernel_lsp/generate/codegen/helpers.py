@@ -93,9 +93,6 @@ def _render(use: HelperUse) -> str:
     return text.replace("{T}", use.type).replace("{f}", f).replace("{s}", s) + "\n"
 
 
-# --- the texts
-
-
 def _table(columns: str, *rows: tuple[str, ...]) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(columns.split(), row, strict=True)) for row in rows)
 

@@ -64,8 +64,6 @@ class IndexWriter:
         symbol = "/" if is_quotient else "%"
         return Text(f"{dividend.within(MULTIPLY)} {symbol} {divisor.within(UNARY)}", MULTIPLY)
 
-    # --- sums and products
-
     def _horner(self, terms: list[Term]) -> Text:
         """Print ``(n * C + c) * H + h`` rather than ``n * C * H + c * H + h``."""
         if len(terms) == 1:

@@ -142,9 +142,6 @@ def divisible(size: Index, divisor: int) -> tuple[Expression, ...]:
     return (Binary("==", binary("%", to_expression(size), Constant(divisor)), Constant(0)),)
 
 
-# --- parameters
-
-
 def _parameter_lines(parameters: Sequence[KernelParameterText]) -> list[str]:
     declarations = [
         f"    {parameter.declaration}{',' if position < len(parameters) - 1 else ')'}"

@@ -149,9 +149,6 @@ _INFIX = {
 }
 
 
-# --- by kind
-
-
 def _format(name: str, dtype: DType, operands: Sequence[Text], types: Sequence[DType]) -> Text:
     if name == "cast":
         return convert(operands[0], types[0], dtype)

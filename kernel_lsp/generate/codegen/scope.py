@@ -106,9 +106,6 @@ class Scope(Block):
         return self.index(ravel(index, tensor.shape))
 
 
-# --- emission of one set of scalars
-
-
 class _Emission:
     """Declares shared subexpressions of some roots in a scope, in order of dependence."""
 

@@ -55,9 +55,6 @@ def share_launch(
     return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
 
 
-# --- one launch
-
-
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
     """Return the shared memory of all parts in bytes: the arrays that they share, and those of their own."""
     own = sum(kernel.source.shared_bytes for kernel in kernels)
@@ -137,8 +134,6 @@ class _SharedLaunch:
         names = ("prefetch", "prefetch_all") if any("prefetch_all(" in line for line in body) else ()
         return frozenset(HelperUse(name, "") for name in names)
 
-    # --- parameters
-
     def _collect_parameters(self) -> None:
         """Collect one parameter per argument. It is const only if no part writes the tensor."""
         for kernel in self.kernels:
@@ -180,8 +175,6 @@ class _SharedLaunch:
                 product = binary("*", product, extent)
             total = binary("+", total, product)
         return total
-
-    # --- parts
 
     def _part(self, kernel: RenderedKernel) -> _Part:
         source = kernel.source
@@ -230,8 +223,6 @@ class _SharedLaunch:
             positions["blockIdx.y"] = f"({block} / {columns} % {rows})"
             positions["blockIdx.z"] = f"({block} / ({columns} * {rows}))"
         return positions, sizes
-
-    # --- bodies
 
     def _side_by_side(self, parts: list[_Part]) -> list[str]:
         if len(parts) == 1:

@@ -193,9 +193,6 @@ def _copy_of(progress: Progress, result: Tensor) -> Tensor:
     return readers[0] if is_copied else result
 
 
-# --- coordinates
-
-
 class _HasAxes(Protocol):
     @property
     def batch_axes(self) -> tuple[int, ...]: ...
@@ -259,9 +256,6 @@ class _Space:
         replacements |= {v: at[axis] for axis, v in enumerate(variables) if axis not in rows}
         phases_of_batch = list(zip(phases.phases, of_batch[: len(extents)], strict=True))
         return cls((batch, m, n), tuple(at), replacements), tuple(shapes[1]), phases_of_batch
-
-
-# --- epilogues
 
 
 def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: list[Tensor]) -> list[Store]:

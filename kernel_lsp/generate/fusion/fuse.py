@@ -104,9 +104,6 @@ def _fused(
     return FusedGraph(tuple(group for group in kept if _does_anything(group)), frozenset(stored), progress.hints)
 
 
-# --- growing one group
-
-
 def _choose_seed(progress: Progress) -> Tensor:
     """Return the first root that is ready: single values first, which whole groups may need. Sums over parts of rows
     may join the kernel of those rows, and a pointwise root any row group: they are the last choices."""
@@ -192,9 +189,6 @@ def _whole(progress: Progress, tensor: Tensor) -> WholeReduction:
     replacements.update((variable, as_index(0)) for variable in definition.variables)
     scalar = progress.expand(definition.body.substitute(replacements))
     return WholeReduction(tensor, definition.kind, position, scalar)
-
-
-# --- storage
 
 
 def _read_from_memory(group: Group, roots: Sequence[Tensor], graph: DefinitionGraph) -> set[Tensor]:

@@ -156,8 +156,6 @@ class DefinitionGraph:
                 if is_passed(read):
                     pending.append(read)
 
-    # --- forced roots
-
     def _find_consumers(self) -> dict[Tensor, list[Tensor]]:
         """Return the consumers of each tensor. A view is replaced by its own consumers."""
         consumers: dict[Tensor, list[Tensor]] = {tensor: [] for tensor in self.live}

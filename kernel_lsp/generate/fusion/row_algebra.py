@@ -43,9 +43,6 @@ def simplified(group: RowGroup) -> RowGroup:
     return _without_logarithms(_with_earlier_sums(_without_lookups(group)))
 
 
-# --- exponentials
-
-
 def _with_finite_sums(group: RowGroup) -> RowGroup:
     """Return the group with ``sum(exp(v - max))`` for each ``sum(exp(v - m))`` where m is 0 for an infinite maximum.
 
@@ -155,9 +152,6 @@ def _is_infinite_test(test: Scalar, peak: Scalar) -> bool:
     return test in (operation("isinf", DType.BOOL, peak), _abs_is_infinite(peak))
 
 
-# --- reductions that others make unnecessary
-
-
 def _without_repeats(group: RowGroup) -> RowGroup:
     """Return the group with one reduction of each kind and scalar."""
     first: dict[tuple[str, bytes, DType], Tensor] = {}
@@ -208,9 +202,6 @@ def _is_column(side: Scalar, column: Index) -> bool:
 def _where(scalar: Scalar, test: Scalar, value: bool) -> Scalar:
     """Return the scalar where a test has this outcome."""
     return transformed(scalar, lambda node: Constant(value, DType.BOOL) if node == test else node)
-
-
-# --- sums that need not wait for what their terms have in common
 
 
 def _with_earlier_sums(group: RowGroup) -> RowGroup:
@@ -290,9 +281,6 @@ def product_of(factors: Sequence[Scalar]) -> Scalar:
     return first
 
 
-# --- groups
-
-
 def _at(group: RowGroup, tensor: Tensor) -> tuple[Index, ...]:
     return row_index(as_index(group.row), group.row_shape, tensor)
 
@@ -333,9 +321,6 @@ def _changed(group: RowGroup, change: Callable[[Scalar], Scalar]) -> RowGroup:
         line_stores=tuple(replace(store, scalar=change(store.scalar)) for store in group.line_stores),
         column_sums=tuple(replace(entry, scalar=scalar, level=level) for (scalar, level), entry in sums),
     )
-
-
-# --- patterns
 
 
 def _shifted(scalar: Scalar) -> tuple[Scalar, ...]:

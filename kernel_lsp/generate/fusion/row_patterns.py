@@ -46,9 +46,6 @@ def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-# --- the two patterns
-
-
 def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns: Index) -> Pair | None:
     if second.kind != "sum" or second.tensor.dtype != DType.F32:
         return None

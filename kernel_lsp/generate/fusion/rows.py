@@ -31,9 +31,6 @@ MAX_SUMMED_COLUMNS = 8192
 """Maximum columns whose sums one block keeps in registers: 16 per thread for 512 threads."""
 
 
-# --- row spaces and groups under construction
-
-
 @dataclass(frozen=True)
 class _RowSpace:
     """Rows and columns as runs of dims in memory order."""

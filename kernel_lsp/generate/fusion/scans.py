@@ -51,9 +51,6 @@ def grow_scan(progress: Progress, seed: Tensor, definition: Scan) -> tuple[ScanG
     return draft.group(), draft.roots
 
 
-# --- scan groups under construction
-
-
 @dataclass(frozen=True)
 class _Reading:
     """A store of the scan's result. `before` is True when it reads the column before its own."""
@@ -148,8 +145,6 @@ class _ScanDraft:
             self.roots.append(tensor)
             self.stores.append(reading.store)
 
-    # --- positions
-
     def _outer(self, tensor: Tensor) -> list[Index]:
         return [size for position, size in enumerate(tensor.shape) if position != self.axis]
 
@@ -178,8 +173,6 @@ class _ScanDraft:
             return False
         same = self.progress.sizes.same
         return all(same(left, right) for left, right in zip(self._outer(tensor), self._outer(self.seed), strict=True))
-
-    # --- readers of the scan
 
     def _running(self, tensor: Tensor, name: str = RUNNING) -> Scalar:
         return Argument(name, tensor.dtype, frozenset((self.row, self.column)))
@@ -216,9 +209,6 @@ class _ScanDraft:
         if access.mask is None:
             return value
         return select(access.mask, value, Constant(False if value.dtype == DType.BOOL else 0, value.dtype))
-
-
-# --- bodies of exclusive scans
 
 
 def _after_first(body: Scalar, kind: str, column: Variable) -> Scalar | None:

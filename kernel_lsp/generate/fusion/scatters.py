@@ -38,9 +38,6 @@ def n_whole_dims(tensor: Tensor, definition: Scatter) -> int:
     return found if is_row and is_apart else 0
 
 
-# --- single updates
-
-
 def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGroup:
     shape = tuple(variable.extent for variable in definition.variables)
     position = progress.variable("i", product(shape))
@@ -59,9 +56,6 @@ def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> Elem
     index = unravel_safe(as_index(position), seed.shape)
     body = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, index, strict=True))))
     return ElementwiseGroup(position, seed.shape, (Store(seed, index, cast(body, seed.dtype)),))
-
-
-# --- whole rows
 
 
 def _row_scatter(progress: Progress, seed: Tensor, definition: Scatter) -> tuple[RowScatterGroup, list[Tensor]]:

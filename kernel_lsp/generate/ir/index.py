@@ -240,9 +240,6 @@ def expanded(index: Index) -> Index:
     return replace_atoms(index, lambda atom: _exact(atom) or as_index(atom))
 
 
-# --- canonical order, bounds, and the rules of division
-
-
 def _exact(atom: Atom) -> Index | None:
     """Return a derived size as an index over the task's own dims."""
     return atom.exact if isinstance(atom, Symbol) else None

@@ -221,9 +221,6 @@ TRUE = Constant(True, DType.BOOL)
 FALSE = Constant(False, DType.BOOL)
 
 
-# --- substitution and folding
-
-
 class _Substitution(Rebuilding[Scalar]):
     """Replaces index variables in a scalar."""
 
@@ -432,9 +429,6 @@ def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None 
 def guarded(condition: Scalar, scalar: Scalar, otherwise: Scalar) -> Scalar:
     """Return ``condition ? scalar : otherwise``, which reads nothing of `scalar` where the condition is false."""
     return select(condition, masked(condition, scalar), otherwise)
-
-
-# --- rewriting
 
 
 class _Rewriter(Rebuilding[Scalar]):

@@ -118,8 +118,6 @@ def ceil_div(left: Expression, right: Expression | int) -> Expression:
     return call("ceil_div", left, right if isinstance(right, Expression) else Constant(right))
 
 
-# --- names of derived sizes, and atoms as expressions
-
 _ARITHMETIC = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
@@ -197,9 +195,6 @@ def reshape(index: Sequence[Index], shape: Sequence[Index], source: Sequence[Ind
             result[axis] = position
         taken, kept = taken[n_taken:], kept[n_kept:]
     return tuple(result)
-
-
-# --- matching dims
 
 
 def _matching_run(left: list[Index], right: list[Index]) -> tuple[int, int]:

@@ -51,9 +51,6 @@ def _repeated(call: Call, tensor: Tensor, n_shared: Index) -> Tensor:
     return call.builder.view(tensor, shape, lambda index: (index[0], index[1] // n_shared, *index[2:]))
 
 
-# --- the parts
-
-
 @dataclass(frozen=True)
 class _Attention:
     """The operands of one call."""

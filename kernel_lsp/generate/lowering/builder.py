@@ -179,8 +179,6 @@ class Builder:
         operator = self._node.op.split(".")[1].strip("_")
         return identifier(self._node.user_name or RESULT_NAMES.get(operator, operator))
 
-    # --- views
-
     def view(self, tensor: Tensor, shape: Shape, to_source: Callable[[tuple[Index, ...]], Sequence[Index]]) -> Tensor:
         """Return a view whose element `index` is element ``to_source(index)`` of `tensor`."""
         return self.pointwise(tensor.dtype, shape, lambda index: Access(tensor, to_source(index)), name=tensor.name)

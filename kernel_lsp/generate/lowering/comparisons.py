@@ -87,9 +87,6 @@ for _name in ("isnan", "isinf", "isfinite", "signbit"):
     lowers(_name)(_float_test(_name))
 
 
-# --- clamping and selection
-
-
 @lowers("clamp", "clip")
 def _clamp(call: Call) -> Tensor:
     dtype = call.dtype()

@@ -48,9 +48,6 @@ def converted(call: Call, tensor: Tensor, item: int = 0) -> Tensor:
     return call.builder.pointwise(dtype, tensor.shape, lambda index: Access(tensor, index), name=tensor.name)
 
 
-# --- matrix products
-
-
 def matrix_product(call: Call, left: Tensor, right: Tensor) -> Tensor:
     """Return (..., M, K) x (..., K, N) with equal leading dims. Those of one matrix that is repeated, such as a weight
     that PyTorch expands for a projection of (queries, 2, channels), are further rows: a batch of two rows each has no
@@ -162,9 +159,6 @@ def _with_bias(call: Call, total: Tensor, bias: Tensor | None, axis: int) -> Ten
         return op("add", Access(total, index), cast(Access(bias, (index[axis],)), total.dtype))
 
     return call.builder.pointwise(call.dtype(), total.shape, body)
-
-
-# --- convolutions
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,6 @@ def _wrapped(scalar: Scalar, size: Index) -> Index:
     return as_position(select(is_negative, op("add", value, index_value(size)), value))
 
 
-# --- scatter
-
-
 @lowers("scatter", "scatter_add", "scatter_reduce")
 def _scatter(call: Call) -> Tensor:
     base, index_tensor = call.tensor(0), call.tensor(2, "index")

@@ -88,9 +88,6 @@ def _rms_norm(call: Call) -> Tensor | tuple[Tensor, ...]:
     return (out, _statistic(call, rstd, 1)) if len(call.node.types) > 1 else out
 
 
-# --- group norm: statistics over (N, G, C / G, spatial)
-
-
 @lowers("native_group_norm")
 def _group_norm(call: Call) -> tuple[Tensor, ...]:
     source = call.tensor(0, "input")
@@ -119,9 +116,6 @@ def _grouped_shape(call: Call, source: Tensor, n_groups: int) -> Shape:
 
 def _channel(tensor: Tensor | None, index: Sequence[Index]) -> Scalar | None:
     return None if tensor is None else Access(tensor, (index[1],))
-
-
-# --- batch norm
 
 
 @lowers("_native_batch_norm_legit_no_training")

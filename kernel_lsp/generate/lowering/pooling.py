@@ -126,9 +126,6 @@ def _max_pool_backward(call: Call) -> Tensor:
     return call.builder.pointwise(call.dtype(), source.shape, body)
 
 
-# --- averages
-
-
 @lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def _average_pool(call: Call) -> Tensor:
     n_spatial = n_spatial_of(call)

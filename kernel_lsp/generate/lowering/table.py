@@ -98,9 +98,6 @@ def supported_operators() -> tuple[str, ...]:
     return tuple(sorted(RULES))
 
 
-# --- one node
-
-
 def _lower_node(
     node: GraphNode, builder: Builder, values: dict[str, tuple[Tensor | None, ...]]
 ) -> tuple[Tensor | None, ...]:

@@ -57,9 +57,6 @@ def column_sum_comment(schedule: RowSchedule, names: Sequence[str]) -> str:
     )
 
 
-# --- what is possible, and the default
-
-
 def _schedule(chooser: RowChooser, schedule: RowSchedule) -> RowSchedule:
     """Return the schedule with room for the captured length where the plan leaves it open, and without a stage that is
     too small."""

@@ -105,8 +105,6 @@ class LaunchPlanner:
         name = f"{self.operation}.resident"
         return self.choices.pick_int(name, (1, 2, 4), 2, "blocks per multiprocessor of a cooperative grid")
 
-    # --- shareable groups
-
     def _shared(self, mode: str) -> list[list[int]]:
         """Return the stages of positions that share launches."""
         if mode in (ONE_BLOCK, COOPERATIVE):

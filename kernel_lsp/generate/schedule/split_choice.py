@@ -72,9 +72,6 @@ def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
     return f"{text}. Writes {'the sums' if written == 'them' else written}."
 
 
-# --- cost of a schedule
-
-
 def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedule:
     """Return the schedule with the longest step that fits shared memory."""
     per_block = -(-n_terms // schedule.cluster)

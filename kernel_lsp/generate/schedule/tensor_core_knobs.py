@@ -183,9 +183,6 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     )
 
 
-# --- estimates
-
-
 def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
     return CLUSTERS if capability >= HOPPER else (1,)
 

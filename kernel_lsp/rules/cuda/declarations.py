@@ -67,9 +67,6 @@ def constant_arrays(text: str) -> dict[str, Sized]:
     return {found[2]: _sized(found) for found in _CONSTANT_ARRAY.finditer(text)}
 
 
-# --- below
-
-
 def _sized(declared: re.Match[str]) -> Sized:
     return declared[1], tuple(re.findall(r"\[([^\[\]]*)\]", declared[3]))
 

@@ -37,9 +37,6 @@ class Definition:
         return body if body is not None and body.type == "compound_statement" else None
 
 
-# --- below
-
-
 def _function_declarator(node: Node) -> Node | None:
     declarator = node.child_by_field_id(fields.DECLARATOR)
     for _ in range(MAX_DECLARATORS):

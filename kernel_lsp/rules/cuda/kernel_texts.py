@@ -38,8 +38,6 @@ def identifiers_in(text: bytes) -> frozenset[str]:
     return frozenset(re.findall(r"[A-Za-z_]\w*", text.decode(errors="replace")))
 
 
-# --- below: one kernel
-
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
 _GRID_INDEX = re.compile(

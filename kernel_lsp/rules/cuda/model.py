@@ -287,9 +287,6 @@ def read_function(definition: Definition, file: CudaFile) -> Function | None:
     return Function(file, definition, declarator, body)
 
 
-# --- below: helpers about one function
-
-
 def _read_variables(function: Function) -> dict[str, list[Variable]]:
     known: dict[str, list[Variable]] = {}
     for variable in function.parameters:

@@ -131,8 +131,6 @@ def in_order(nodes: list[Node]) -> list[Node]:
     return nodes
 
 
-# --- below: the query
-
 _patterns: dict[str, tuple[str, ...]] = {}
 """The query patterns of each attribute, in declaration order."""
 

@@ -395,8 +395,6 @@ def read_outline(parsed: ParsedCuda) -> CudaFile:
     return file
 
 
-# --- below: names in texts
-
 MAX_KEPT_NAMES, MAX_NAMED_CHARACTERS = 16384, 400
 """Maximum texts whose names are cached, and maximum characters of each."""
 _names: dict[str, frozenset[str]] = {}
@@ -418,8 +416,6 @@ def _names_of(text: str) -> frozenset[str]:
         _names[text] = names
     return names
 
-
-# --- items outside of functions
 
 Item = Definition | Node
 """A function definition, or the node of a declaration, a `#define` or an enumerator."""

@@ -101,9 +101,6 @@ def language() -> Language:
     return Language(tree_sitter_cuda.language())
 
 
-# --- below: text that the grammar supports
-
-
 def _readable(data: bytes) -> bytes:
     """Blank the text that the grammar cannot parse, or parses slowly."""
     if any(attribute in data for attribute in _ATTRIBUTES):
@@ -111,9 +108,6 @@ def _readable(data: bytes) -> bytes:
     if any(_IN_TABLES.match(data, start) for start in range(0, len(data), _TABLE_BLOCK_BYTES)):
         data = _TABLE.sub(lambda match: match.group().translate(_BLANKS), data)
     return data
-
-
-# --- differences between two texts
 
 
 @lru_cache(maxsize=1)

@@ -48,9 +48,6 @@ def chains_of(scope: Scope) -> Iterator[Chain]:
         yield open_chain
 
 
-# --- below: one expression
-
-
 def _extend(chain: Chain, more: Chain) -> None:
     chain.last = more.last
     chain.n_operations += more.n_operations

@@ -60,9 +60,6 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
 
 
-# --- below: cache of analysed functions
-
-
 def _n_bytes_of(key: tuple, findings: tuple[RuleFinding, ...]) -> int:
     """Return the bytes of an entry: its lines and its findings."""
     return sum(map(len, key[0])) + LINE_BYTES * len(key[0]) + FINDING_BYTES * len(findings)

@@ -92,9 +92,6 @@ def cast_there_and_back(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, f"cast to {inner_dtype}, and at once to {outer_dtype}: cast once")
 
 
-# --- below: helpers of the rules
-
-
 def _receiver(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
 

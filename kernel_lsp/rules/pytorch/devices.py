@@ -144,9 +144,6 @@ def is_moved(call: ast.Call, scope: Scope) -> bool:
     return False
 
 
-# --- below: helpers of the rules
-
-
 def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:
     """Return the `.to(device)` or `.cuda()` call on the result of `call`."""
     attribute = scope.parents.get(id(call))

@@ -87,9 +87,6 @@ def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "this tensor is float64, as NumPy's default is: convert it to float32")
 
 
-# --- below: helpers of the rules
-
-
 def _kept_in_double(scope: Scope) -> Iterator[Hit]:
     """Yield the buffers and parameters that stay in double precision, and double as the default dtype."""
     for call in scope.calls:

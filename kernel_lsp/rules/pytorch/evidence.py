@@ -89,9 +89,6 @@ def _operands(node: FunctionNode) -> set[str]:
     return {side.id for side in sides if isinstance(side, ast.Name)}
 
 
-# --- below: arguments of a call
-
-
 def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple[set[str], bool]:
     """Return the unclear names in a call's first argument that must be tensors, or the one name that must be a list
     of tensors. The flag marks a list."""

@@ -37,9 +37,6 @@ def read_scope(
     return scope, reader.inner
 
 
-# --- below: reading one scope
-
-
 class _Reader:
     """Visit one scope and fill it. `inner` are the nested functions, which are read separately."""
 

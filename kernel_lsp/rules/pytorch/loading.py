@@ -312,8 +312,6 @@ def clip_of_scaled_gradients(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "the gradients are still scaled: call `scaler.unscale_(optimizer)` first")
 
 
-# --- below
-
 _MODE_LAYERS = re.compile(r"\b(?:Dropout|BatchNorm|resnet|vit_|densenet|efficientnet)")
 
 

@@ -211,9 +211,6 @@ def largest_number(*nodes: ast.expr) -> int:
     )
 
 
-# --- below: what a name was made by
-
-
 def _constructor(function: ast.expr, scope: Scope) -> str:
     """Return the class whose object is called: of `self.loss`, of a name of this scope or of the file."""
     match function:

@@ -315,9 +315,6 @@ def product_with_diagonal(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "diagonal of a product: `(a * b.mT).sum(-1)` computes it alone")
 
 
-# --- below: helpers of the rules
-
-
 def _is_of_ones(node: ast.expr | None, scope: Scope) -> bool:
     """Return whether the value is a square of one number, of a size and a device alone."""
     made = None if node is None else scope.definition(node)

@@ -51,8 +51,6 @@ def children_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-# --- below: fields to visit
-
 _fields: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()}
 
 
@@ -191,9 +189,6 @@ def read_names(module: ParsedModule) -> Names:
 def functions_of(node: ast.AST) -> dict[str, ast.FunctionDef]:
     """Return the functions that the body of a module or class defines."""
     return {child.name: child for child in getattr(node, "body", ()) if isinstance(child, ast.FunctionDef)}
-
-
-# --- below: definitions
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -83,8 +83,6 @@ def parse(text: str) -> ParsedModule:
     return ParsedModule(text, lines, _parse_in_pieces(lines), False)
 
 
-# --- below: trees of incomplete text
-
 _BYTE_ORDER_MARK = "\ufeff"
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _TIGHT = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Tuple)

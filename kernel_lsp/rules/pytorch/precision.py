@@ -382,8 +382,6 @@ def product_with_inverse(scope: Scope) -> Iterator[Hit]:
 
 _INVERSES = ("torch.linalg.inv", "torch.inverse")
 
-# --- below: helpers of the rules
-
 
 def _argument_of(node: ast.expr | None, function: str, scope: Scope) -> ast.expr | None:
     """Return the operand of a call of `function` (of torch, of its functions or as a method); None for other nodes."""

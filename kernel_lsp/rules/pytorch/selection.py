@@ -45,9 +45,6 @@ def full_sort(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, call, "only a part of the sorted elements is read: use `torch.topk`")
 
 
-# --- below
-
-
 def _name(call: ast.Call, scope: Scope) -> str:
     """Return the function's name, also of a method with an argument that only a tensor's has."""
     is_of_tensor = any(keyword.arg in ("descending", "dim") for keyword in call.keywords)

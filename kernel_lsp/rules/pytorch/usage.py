@@ -256,9 +256,6 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "`retain_graph=True` keeps the graph of each iteration, which nothing uses again")
 
 
-# --- below: helpers of the rules
-
-
 def _kept(statement: ast.stmt) -> ast.expr | None:
     """Return the value that ``total += loss``, ``total = total + loss`` or ``losses.append(loss)`` retains, or None."""
     match statement:

@@ -129,8 +129,6 @@ class AttentionRenderer(TileRenderer):
             keys = f"min({type_}({self.n_keys}), {self.shifted(f'm0 + {self._n_rows}', last)})"
         scope.line(f"const {type_} n_keys = {keys};")
 
-    # --- tiles
-
     def _load_queries(self) -> None:
         """Load the queries: into shared memory, or through its second stage into registers, for 16-bit elements."""
         scope, group = self.scope, self.group
@@ -151,8 +149,6 @@ class AttentionRenderer(TileRenderer):
         group, keys = self.group, self.schedule.columns
         self.load_tile(scope, group.key_part, self.columns, group.head, start, padded(first), keys)
         self.load_tile(scope, group.value, self.columns, group.n, start, padded(f"{first}KEYS + "), keys)
-
-    # --- keys
 
     def _walk_keys(self) -> None:
         scope = self.scope
@@ -175,8 +171,6 @@ class AttentionRenderer(TileRenderer):
                 weigh = self.kernel.use("weigh_scores_f32" if self.kind == "f32" else "weigh_scores_16")
                 used.line(f"{weigh}<KEYS, WIDTH>(scores, peaks, totals, sums);")
                 used.line(f"multiply_values_{self.kind}<WIDTH, KEYS, STRIDE>(sums, scores, tiles + stage + KEYS);")
-
-    # --- results
 
     def _write(self) -> None:
         scope, group = self.scope, self.group

@@ -170,8 +170,6 @@ class GradientRenderer(TileRenderer):
         times = "" if shared == as_index(1) else f" * {self.kernel.size('n_shared', shared)}"
         scope.line(f"const int n_steps = n_column_tiles{times};")
 
-    # --- tiles
-
     def _load_rows(self) -> None:
         for place, (factor, column) in enumerate(self._factors[:2]):
             self.load_tile(self.scope, factor, self.rows, column, "r0", padded("ROWS + " * place), self.n_rows)
@@ -217,8 +215,6 @@ class GradientRenderer(TileRenderer):
             f"{name(read.tensor)}[{scope.offset(read.tensor, read.index).text}]" for read in self.group.statistics
         )
         return log_sum, row_sum
-
-    # --- columns
 
     def _declare_results(self) -> None:
         scope = self.scope
@@ -299,8 +295,6 @@ class GradientRenderer(TileRenderer):
                 scope.line(f"{multiply}<WIDTH, COLUMNS, STRIDE>(value_sums, scores, looped + COLUMNS);")
             else:
                 scope.line(f"{multiply}<HEAD, COLUMNS, STRIDE>({output.kind}_sums, gradients, looped);")
-
-    # --- results
 
     def _write(self) -> None:
         for output in self.group.outputs:

@@ -107,8 +107,6 @@ class TileRenderer(ABC):
         """Return the text of a position plus or minus a shift."""
         return text if shift == as_index(0) else f"{text} {sign} {self.scope.index(shift).within(ATOM)}"
 
-    # --- tiles
-
     def load_tile(
         self,
         scope: Scope,
@@ -161,8 +159,6 @@ class TileRenderer(ABC):
             for access, name in packs.items():
                 lane.bind(access, packing.item(name, access.dtype))
             lane.line(f"part.item[v] = {stored(lane.value(body), body.dtype, self.dtype)};")
-
-    # --- scores
 
     def write_scores(self, scope: Scope) -> None:
         """Apply the user's scale and mask to the products. A tile within bounds, of which every query sees every key,

@@ -144,8 +144,6 @@ class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
         self._declare_places("threadIdx.x / 32 - COPYING / 32")
         scope.line("const int n_key_tiles = (n_keys + KEYS - 1) / KEYS;")
 
-    # --- the warps that copy
-
     def _write_copying(self, scope: Scope) -> None:
         keys, width = self.schedule.columns, self.width
         self._change_registers(scope, is_copying=True)
@@ -177,8 +175,6 @@ class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
             with loop.open("if (tile + 1 < n_key_tiles)") as ahead:
                 ahead.line("meet(KEYS_READ, ALL);  // and this half has read the values as they were copied")
                 ahead.line("fetch(tile + 1);")
-
-    # --- the warps that multiply
 
     def _write_multiplying(self) -> None:
         scope, group = self.scope, self.group

@@ -114,8 +114,6 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
         scope.line(f"const int warp = thread / 32{' + group * 4' if self.group.is_by_query else ''};")
         self._declare_places()
 
-    # --- the warps that copy
-
     def _write_copying(self, scope: Scope) -> None:
         n_turned = _n_turned(self.group)
         self._change_registers(scope, is_copying=True)
@@ -164,8 +162,6 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
                 loop.define(self.group.m, "m")
                 self.copy_statistics(loop, "column_statistics[step % 2][e]")
         scope.line("commit_copies();")
-
-    # --- the warps that multiply
 
     def _write_multiplying(self) -> None:
         scope = self.scope

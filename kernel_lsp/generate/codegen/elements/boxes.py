@@ -165,9 +165,6 @@ def _begin_in_plane(
     return [to_expression(n_planes), n_blocks], conditions, positions
 
 
-# --- boxes and their elements
-
-
 def _fits(size: Index, factor: int) -> bool:
     return factor == 1 or size.constant is None or (size.constant >= factor and size.constant % factor == 0)
 

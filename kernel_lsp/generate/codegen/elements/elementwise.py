@@ -138,9 +138,6 @@ def _write_elements(scope: Scope, schedule: ElementwiseSchedule, stores: Sequenc
                 )
 
 
-# --- packs
-
-
 def _render_packed(
     scope: Scope,
     group: ElementwiseGroup,

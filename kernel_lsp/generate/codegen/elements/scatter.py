@@ -68,9 +68,6 @@ def _render_link(kernel: KernelWriter, group: RowScatterGroup, last: str, before
     return rendered(kernel, comment, scope.lines, grid, (LINKING_THREADS,))
 
 
-# --- adding up
-
-
 def _render_gather(
     kernel: KernelWriter, group: RowScatterGroup, schedule: RowScatterSchedule, comment: str, last: str, before: str
 ) -> RenderedKernel:

@@ -71,9 +71,6 @@ def is_innermost(flat: Index, variable: Variable) -> bool:
     return step == ONE if step is not None else innermost(flat) == variable
 
 
-# --- one kernel
-
-
 class TiledRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule

@@ -79,9 +79,6 @@ def register_tile_comment(schedule: RegisterTileSchedule, name: str, written: st
     )
 
 
-# --- one kernel
-
-
 class RegisterTileRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: RegisterTileSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule

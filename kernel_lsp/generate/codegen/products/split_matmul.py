@@ -40,9 +40,6 @@ LOCAL_NAMES = (
 )
 
 
-# --- one kernel
-
-
 @dataclass(frozen=True)
 class _Factor:
     """One factor and its tile. With `is_along_k`, memory is contiguous along k, and so is the tile."""
@@ -98,8 +95,6 @@ class SplitRenderer:
             memory=self.memory,
             attributes=(("cluster", schedule.cluster),) if schedule.cluster > 1 else (),
         )
-
-    # --- work of a block and of a thread
 
     def _declare(self) -> None:
         scope, schedule = self.scope, self.schedule
@@ -157,8 +152,6 @@ class SplitRenderer:
 
     def _depth(self, factor: _Factor) -> str:
         return factor.size if factor.is_along_k else "TK"
-
-    # --- products
 
     def _main_loop(self) -> None:
         scope, schedule, terms = self.scope, self.schedule, self.n_terms
@@ -352,8 +345,6 @@ class SplitRenderer:
                     products.line(f"const Pack<{self.type}, {width}> run = *packs<{width}>(&{at});")
                     products.line("#pragma unroll")
                     products.line(f"for (int v = 0; v < {width}; ++v) {name}[i + v][s] = run.item[v];")
-
-    # --- sums
 
     def _add_groups(self) -> None:
         """Store every group's sums of the tile in shared memory."""

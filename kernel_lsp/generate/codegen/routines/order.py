@@ -177,9 +177,6 @@ def render_leading(kernel: KernelWriter, rows: SortedRows, capacity: int, thread
     return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,))
 
 
-# --- parts of all
-
-
 def _network(capacity: int, threads: int, type_: str, first: str, n: str) -> str:
     """Return the bitonic network that sorts `keys` and `places`; places from `n` on come last."""
     return f"""\

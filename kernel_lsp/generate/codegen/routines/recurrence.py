@@ -120,9 +120,6 @@ UPDATE
     return _launched(kernel, layer, scope.lines, blocks, parts, products.comment)
 
 
-# --- parts of the kernel
-
-
 def _launched(
     kernel: KernelWriter, layer: Recurrence, lines: list[str], blocks: int, parts: int, note: str
 ) -> RenderedKernel:

@@ -67,8 +67,6 @@ class ColumnSumRenderer(RowRenderer):
             dynamic_bytes=self.cache.n_bytes,
         )
 
-    # --- the loop over rows, and its column sums
-
     def _declare_sums(self) -> None:
         for entry in self.group.column_sums:
             name = self.scope.names.take(f"{entry.tensor.name}_value")

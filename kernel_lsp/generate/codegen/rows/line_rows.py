@@ -72,8 +72,6 @@ class LineRowRenderer(SharedRowRenderer):
     def _leader_condition(self) -> str:
         return "rank == 0 && threadIdx.x == 0"
 
-    # --- the loop over the lines of a block, and over the packs of each
-
     def _entries(self) -> Sequence[RowReduction]:
         entries = (entry for entry in self.group.reductions if entry not in self.of_lines)
         return (*entries, *self.group.line_sums)
@@ -147,8 +145,6 @@ class LineRowRenderer(SharedRowRenderer):
         capacity = schedule.items * schedule.threads * schedule.vector
         return (*conditions, Binary("<=", to_expression(extent), Constant(capacity)))
 
-    # --- sums of lines
-
     def _accumulator(self, entry: RowReduction, scalar: Scalar) -> RunningValue:
         if entry not in self.group.line_sums:
             return super()._accumulator(entry, scalar)
@@ -206,8 +202,6 @@ class LineRowRenderer(SharedRowRenderer):
             if entry.stored
             for index in (self._line_index(entry),)
         ]
-
-    # --- counts
 
     def _count(self) -> str:
         size = self.kernel.size("n_columns", self.group.column.extent)

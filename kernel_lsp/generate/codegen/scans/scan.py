@@ -44,9 +44,6 @@ def render_scan(kernel: KernelWriter, group: ScanGroup, schedule: ScanSchedule, 
     return layout(kernel, group, schedule).render(comment)
 
 
-# --- common to both layouts
-
-
 class _Layout(ABC):
     """Base class of scan kernels. Subclasses assign elements to threads."""
 
@@ -103,8 +100,6 @@ class _Layout(ABC):
             inner.define(self.packing.pack, name)
             name_coordinates(self.kernel, self.packing.flat, (self.group.column.extent,))
             write(inner)
-
-    # --- elements
 
     def _load(self, scope: Scope) -> None:
         inner = scope
@@ -196,8 +191,6 @@ class _Layout(ABC):
     def _slot(self) -> str:
         return "item" if self.schedule.vector == 1 else f"item * {self.schedule.vector} + v"
 
-    # --- extents
-
     @property
     def _tile_packs(self) -> int:
         return self.schedule.threads * self.schedule.items
@@ -233,8 +226,6 @@ class _Layout(ABC):
             self.scope.named[as_index(self.group.row).digest] = Text("0", ATOM)
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
 
-    # --- chains of tiles
-
     def _begin_chain(self) -> str:
         """Take a ticket in the order in which blocks start, and derive the tile from it."""
         per_group = self._tiles_per_group()
@@ -255,8 +246,6 @@ class _Layout(ABC):
         self.scope.line(f"const int n_tiles = {self._n_tiles_text()}, number = {number};{comment}")
         self.scope.line(f"const {type_} tile = ({type_})number * {self._tile_packs};".replace("(int)", ""))
         return "0" if n_rows == "1" else f"place % {n_rows}"
-
-    # --- differences between layouts
 
     _owner: str
 
@@ -289,9 +278,6 @@ class _Layout(ABC):
 
     @abstractmethod
     def _block(self) -> tuple[int, ...]: ...
-
-
-# --- contiguous rows
 
 
 class _Rows(_Layout):
@@ -348,9 +334,6 @@ class _Rows(_Layout):
         return (self.schedule.threads, self.schedule.rows) if self.schedule.rows > 1 else (self.schedule.threads,)
 
 
-# --- strided rows
-
-
 class _SideBySide(_Layout):
     _owner = "thread"
 
@@ -400,9 +383,6 @@ class _SideBySide(_Layout):
 
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.rows, self.schedule.threads)
-
-
-# --- text
 
 
 def _packing(n_columns: Index, vector: int) -> Packing:

@@ -147,9 +147,6 @@ def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
     return f"{who}: tiles of {n_elements} elements, {how}. Every element is read once.{kept}"
 
 
-# --- defaults
-
-
 def is_size(extent: Index) -> bool:
     """Return True if the extent is a number or one symbol, which a condition can make a multiple."""
     is_symbol = len(extent.terms) == 1 and extent.terms[0][1] == 1 and len(extent.terms[0][0]) == 1

@@ -121,8 +121,6 @@ class ResultWriter:
         inner, outer = self.inner.name, self.outer.name
         return f"[{text.own(outer)} - {outer}0][{text.own(inner)} - {inner}0]"
 
-    # --- packs
-
     def _packable(self) -> Iterator[Access]:
         """Yield what is written, and what is read along the inner dim, but not inside a loop of its own."""
         for store in self.group.stores:
@@ -168,8 +166,6 @@ class ResultWriter:
         for store, target in zip(group.stores, targets, strict=True):
             offset = scope.offset(store.tensor, store.index)
             scope.line(f"*packs<{PACK}>({kernel.target(store.tensor)} + {offset.within(ADD)}) = {target};")
-
-    # --- single sums
 
     @property
     def _inside(self) -> Scalar:

@@ -151,8 +151,6 @@ class TensorCoreRenderer:
         by_registers = REGISTERS_PER_BLOCK // (REGISTERS_OF_SHORT * self.schedule.n_threads)
         return min(by_registers, MAX_SHARED_BYTES // self.shared_bytes)
 
-    # --- declarations
-
     @property
     def _warp(self) -> str:
         """Return the number of a thread's warp among those that multiply."""
@@ -230,8 +228,6 @@ class TensorCoreRenderer:
         names = [variable.name for variable in group.reduced]
         extents = [v.extent for v in group.reduced] if group.phases is None else group.phases.shape
         name_coordinates(self.kernel, as_index(group.k), extents, names)
-
-    # --- products
 
     def _write_steps(self) -> None:
         """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
@@ -382,8 +378,6 @@ class TensorCoreRenderer:
         load = self.kernel.use("load_matrices" if operand.is_k_inner else "load_transposed")
         scope.line(f"{load}(bits, &{operand.tile}[stage][{row}][{column}]);")
 
-    # --- results
-
     def _write_sums(self) -> None:
         """Gather the block's sums in shared memory, so that neighbouring threads write neighbours."""
         scope = self.scope
@@ -411,9 +405,6 @@ class TensorCoreRenderer:
     def _write_results(self) -> None:
         text = ResultText(self._row_limit, self._column_limit, self._n_terms, self._is_split)
         self._results.write(self.scope, text)
-
-
-# --- small pieces of text
 
 
 def _add_up(scope: Scope, part: str) -> None:

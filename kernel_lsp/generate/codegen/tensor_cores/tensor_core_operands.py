@@ -272,9 +272,6 @@ def open_rounds(scope: Scope, n_elements: int, n_threads: int) -> Scope:
     return inner
 
 
-# --- plans
-
-
 def plain_read(scalar: Scalar, dtype: DType) -> Access | None:
     """Return the one read that is the whole factor, with zeros outside of its mask if it has one."""
     if isinstance(scalar, Operation) and scalar.name == "select":
@@ -357,9 +354,6 @@ def pack_conditions(
         return None
     sizes = [inner.extent, *(size for size, _ in needed)]
     return tuple(dict.fromkeys(condition for size in sizes for condition in divisible(size, width)))
-
-
-# --- text
 
 
 def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -> None:

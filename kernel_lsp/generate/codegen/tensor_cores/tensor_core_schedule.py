@@ -113,9 +113,6 @@ def is_valid_schedule(schedule: TensorCoreSchedule, operand: DType) -> bool:
     return _has_whole_fragments(schedule, operand) and _fits_registers(schedule, operand)
 
 
-# --- limits of a schedule
-
-
 def _has_whole_fragments(schedule: TensorCoreSchedule, operand: DType) -> bool:
     is_divided = schedule.tile_m % schedule.warps_m == 0 and schedule.tile_n % schedule.warps_n == 0
     are_whole = schedule.warp_m % MMA_M == 0 and schedule.warp_n % (2 * MMA_N) == 0

@@ -128,8 +128,6 @@ class WarpgroupRenderer(TensorCoreRenderer):
         scope.line("// Named barriers: of each split tile, that it is there and that it has been read; of one half.")
         scope.line("constexpr int IS_THERE = 1, WAS_READ = IS_THERE + SPLIT_STAGES, HALF = WAS_READ + SPLIT_STAGES;")
 
-    # --- the two halves of a block
-
     def _write_steps(self) -> None:
         """Write the pipeline. The sums stay with the half that multiplies, which leaves them in shared memory."""
         scope = self.scope

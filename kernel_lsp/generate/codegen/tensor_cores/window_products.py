@@ -128,8 +128,6 @@ class WindowRenderer(WarpgroupRenderer):
             dynamic_bytes=self.shared_bytes,
         )
 
-    # --- sizes
-
     @property
     def _n_products(self) -> int:
         return self.windows.channels * self.windows.taps
@@ -169,8 +167,6 @@ class WindowRenderer(WarpgroupRenderer):
                 position[axis.tap] = number
         return ravel(position, [as_index(extent) for extent in windows.shape])
 
-    # --- declarations
-
     def _declare_tiles(self) -> None:
         scope, schedule, windows = self.scope, self.schedule, self.windows
         scope.line(
@@ -207,8 +203,6 @@ class WindowRenderer(WarpgroupRenderer):
 
     def _declare_steps(self) -> None:
         self.scope.line(f"constexpr int n_steps = {self.windows.n_steps};")
-
-    # --- copies
 
     def _take_registers(self, scope: Scope, how: str, count: int) -> None:
         count = TAKEN_REGISTERS if how == "inc" else LEFT_REGISTERS
@@ -325,8 +319,6 @@ class WindowRenderer(WarpgroupRenderer):
             rows.line("for (int c = 0; c < 4; ++c) low.item[c] = low_tf32(high.item[c]);")
             rows.line("*packs<4>(right_low[split_stage][e / TN][e % TN]) = low;")
 
-    # --- products
-
     def _write_left_fragments(self, scope: Scope) -> None:
         """Declare what the products of a step share."""
         per_window, windows = self.windows.steps_per_window, self.windows
@@ -371,8 +363,6 @@ class WindowRenderer(WarpgroupRenderer):
                     rows.line(f"{multiply}(parts[i], left_high[k][i], high, true);")
             block.line("commit_products();")
             block.line("wait_for_products<0>();")
-
-    # --- results
 
     def _write_results(self) -> None:
         rows = RowPlaces("place", self._declare_row, "is_stored")

@@ -73,9 +73,6 @@ for _name, _kind in (("lstm", "lstm"), ("gru", "gru"), ("rnn_tanh", "tanh"), ("r
     lowers(f"{_name}.input")(_recurrent(_kind))
 
 
-# --- one direction of one layer
-
-
 def _direction(call: Call, layers: _Layers, x: Tensor, position: int, *, is_reversed: bool) -> Tensor:
     """Return the states of all times; an LSTM's last cell follows them."""
     weight, recurrent, *biases = layers.weights(position)
@@ -125,9 +122,6 @@ def _part(call: Call, state: Tensor, position: int, dtype: DType) -> Tensor:
     return call.builder.pointwise(
         dtype, state.shape[1:], lambda index: Access(state, (as_index(position), *index)), name="first_state"
     )
-
-
-# --- rearrangements
 
 
 def _swapped(call: Call, tensor: Tensor) -> Tensor:

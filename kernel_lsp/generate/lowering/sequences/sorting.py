@@ -102,9 +102,6 @@ def _searchsorted(call: Call) -> Tensor:
     return call.builder.pointwise(call.dtype(), call.shape(), element)
 
 
-# --- places of sorted elements
-
-
 def _axis(call: Call, dim: object) -> int:
     rank = max(len(call.tensor(0).shape), 1)
     value = dim if isinstance(dim, int) else -1

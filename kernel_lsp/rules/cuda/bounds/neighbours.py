@@ -57,9 +57,6 @@ def unguarded_coordinates(kernel: Function) -> Iterator[Node]:
             yield access
 
 
-# --- below: checks of an index
-
-
 def _checked_index(kernel: Function, branch: Node) -> tuple[Variable, Node] | None:
     """Return the index and the size of ``if (i < n)`` or ``if (i >= n) return;`` where nothing else is asked of i."""
     condition = branch.child_by_field_id(fields.CONDITION)
@@ -104,9 +101,6 @@ def _guarded_by(kernel: Function, branch: Node, index: Variable) -> Iterator[Nod
         is_second = any(kernel.operator(each) in ("&&", "||") for each in expression if each.start_byte >= start)
         if access.start_byte >= start and not is_asked and not is_behind_return and not is_second:
             yield access
-
-
-# --- below: indices
 
 
 def _array(kernel: Function, access: Node) -> Variable | None:

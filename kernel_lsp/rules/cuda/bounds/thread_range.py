@@ -125,9 +125,6 @@ def _with_thread_indices(function: Function) -> str:
     return found
 
 
-# --- below: sums
-
-
 def _sum_of(function: Function, node: Node, depth: int) -> Place | None:
     left, right = (place_of(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT))
     operator = function.operator(node)
@@ -136,9 +133,6 @@ def _sum_of(function: Function, node: Node, depth: int) -> Place | None:
     if right.counter is None:
         return Place(left.counter, left.offset + (right.offset if operator == "+" else -right.offset))
     return Place(right.counter, left.offset + right.offset) if left.counter is None and operator == "+" else None
-
-
-# --- ranges
 
 
 def _block_threads(function: Function, axis: str) -> ThreadRange:

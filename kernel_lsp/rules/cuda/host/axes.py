@@ -26,9 +26,6 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
             yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
 
 
-# --- below
-
-
 def _bounds(body: str, axis: str) -> Iterator[str]:
     """Yield the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
     for found in _COORDINATE.finditer(body):

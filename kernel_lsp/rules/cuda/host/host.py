@@ -175,9 +175,6 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"allocation in each iteration: `{function.callee(call)}` may synchronize the device")
 
 
-# --- below: helpers of the rules
-
-
 def _is_in_counting_loop(function: Function, call: Node) -> bool:
     """Return whether a loop repeats the call. One that allocates an element of an array each time does not."""
     loop = function.loop_around(call)

@@ -32,9 +32,6 @@ def repeated_arguments(text: str) -> dict[str, tuple[RepeatedArgument, ...]]:
     return {name: tuple(sorted(pairs)) for name, pairs in found.items()}
 
 
-# --- below: one launch
-
-
 def _arguments(text: str, start: int) -> list[str]:
     """Return the arguments between the bracket before `start` and its closing bracket. Empty without a closing
     bracket."""

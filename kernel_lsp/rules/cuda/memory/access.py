@@ -176,9 +176,6 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
         yield hit(file, product, message)
 
 
-# --- below: arrays and indices
-
-
 _WIDE = r"(?:std::)?(?:size_t|u?int64_t|long long|ptrdiff_t|long)"
 _WIDENED = re.compile(
     rf"(?:static_cast<\s*{_WIDE}\s*>\s*\([^()]*\)|\(\s*{_WIDE}\s*\)\s*[\w.]+|\b{_WIDE}\s*\([^()]*\))"

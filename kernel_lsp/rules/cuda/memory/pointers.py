@@ -65,9 +65,6 @@ def reach_of_variable(function: Function, variable: Variable | None, depth: int 
     return cache[key]
 
 
-# --- below: moving pointers
-
-
 def _sum_reach(function: Function, node: Node, depth: int) -> Reach | None:
     left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
     operator = function.operator(node)

@@ -133,9 +133,6 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     yield from simulated_hits(function, "KL208", reported)
 
 
-# --- below: fixes
-
-
 def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
     """Yield a fix that adds a barrier before a statement that all threads reach."""
     parsed = function.file.parsed
@@ -165,9 +162,6 @@ def _indent(function: Function, statement: Node) -> str:
     data = function.file.parsed.data
     line = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode(errors="replace")
     return line[: len(line) - len(line.lstrip())]
-
-
-# --- below: helpers of the rules
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:
@@ -275,9 +269,6 @@ def _is_of_a_neighbour(function: Function, own: Node, array: Variable, read: Nod
 
 def _is_other(function: Function, own: Node, array: Variable, read: Node) -> bool:
     return shared_array(function, read) is array and function.source(read) != function.source(own)
-
-
-# --- broadcasts from one thread
 
 
 def _broadcast_read(function: Function, write: Node) -> Unordered | None:

@@ -63,9 +63,6 @@ def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
     yield from simulated_hits(kernel, "KL248", reported)
 
 
-# --- below: uses of an array
-
-
 def _first_use(kernel: Function, array: Variable) -> Node | None:
     """Return the first read or update of an element; None where anything may set elements."""
     first: Node | None = None

@@ -97,9 +97,6 @@ def half_accumulator(function: Function) -> Iterator[Hit]:
             yield hit(file, write, f"`{variable.name}` loses what it adds as it grows: accumulate in float")
 
 
-# --- below
-
-
 def _meets_a_float(function: Function, number: Node) -> bool:
     """Return whether the literal is combined with anything but literals, in a function that names no doubles."""
     node = number

@@ -84,9 +84,6 @@ def sizeof_pointer(function: Function) -> Iterator[Hit]:
             yield hit(file, node, f"`sizeof` of the pointer `{variable.name}`, not of what it points to")
 
 
-# --- below: pointers
-
-
 def _is_stored(function: Function, node: Node, name: str) -> bool:
     """Return whether the call takes the pointer itself as its value: ``set(&p, sizeof(p))``."""
     call = next((parent for parent in function.around(node) if parent.type == "call_expression"), None)

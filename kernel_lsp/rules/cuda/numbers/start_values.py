@@ -70,9 +70,6 @@ def wrong_start_value(function: Function) -> Iterator[Hit]:
     yield from _tails(function)
 
 
-# --- below
-
-
 def _without_value(function: Function, variable: Variable) -> Iterator[Hit]:
     """Yield the first update of a variable that nothing has set: ``float sum; ... sum += x``."""
     if len(function.named(variable.name)) != 1 or variable.declaration.parent is None:

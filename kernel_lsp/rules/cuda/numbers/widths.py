@@ -107,9 +107,6 @@ def size_overflow(function: Function) -> Iterator[Hit]:
             yield hit(function.file, product, f"32-bit overflow: the product is {number:,}")
 
 
-# --- below: device code
-
-
 def _counts_to_size(function: Function, variable: Variable) -> bool:
     """Return whether a loop's counter is compared with a parameter."""
     loop = function.parent(variable.declaration)
@@ -198,9 +195,6 @@ def _narrowed_arguments(function: Function, call: Node) -> Iterator[Hit]:
         if parameter.is_integer and not parameter.is_wide_integer and _is_large(function, argument):
             message = f"`{parameter.name}` of `{function.callee(call)}` narrows a 64-bit index to 32 bits"
             yield hit(function.file, argument, message)
-
-
-# --- host code
 
 
 def _outermost_products(function: Function) -> Iterator[Node]:

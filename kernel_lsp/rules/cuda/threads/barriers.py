@@ -117,9 +117,6 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
         yield from islice(simulated_hits(kernel, "KL203"), 1)
 
 
-# --- below: helpers of the rules
-
-
 def _meetings(function: Function) -> list[Node]:
     """Return the barriers, and the calls of functions of the file that have one, in source order."""
     calls = [*barriers_in(function), *function.calls_named(function.file.barrier_functions)]

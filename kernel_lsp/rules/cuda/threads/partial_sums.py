@@ -106,9 +106,6 @@ def incomplete_reduction(function: Function) -> Iterator[Hit]:
         yield from simulated_hits(function, "KL273")
 
 
-# --- below
-
-
 def _reduced(kernel: Function, call: Node) -> Variable | None:
     """Return the variable of ``sum += __shfl_down_sync(mask, sum, offset)``, or of another operation on both."""
     arguments = kernel.arguments(call)

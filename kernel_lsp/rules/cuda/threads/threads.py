@@ -102,9 +102,6 @@ def summed(left: Growth, right: Growth, operator: str) -> Growth:
     return Stride.UNKNOWN if both else Stride.VARIABLE
 
 
-# --- below: names
-
-
 def _dependent_names(function: Function, key: str, sources: frozenset[str]) -> frozenset[str]:
     """Return the names that depend on the sources. A name that several variables share counts only if all of them
     depend."""
@@ -259,8 +256,6 @@ def _hides(function: Function, call: Node) -> bool:
     return name not in _PURE_FUNCTIONS and name not in THREAD_SOURCES and name != "static_cast"
 
 
-# --- growth
-
 MAX_COMMON_CHARACTERS, MAX_COMMON_DEPTH = 80, 8
 """Maximum characters and depth of an expression whose growth is cached for all functions. At this depth it cannot
 exceed `MAX_DEPTH`."""
@@ -413,9 +408,6 @@ def is_read_from_memory(function: Function, node: Node) -> bool:
             seen.add(name)
             waiting += _values_of_name(function, name) or ()
     return False
-
-
-# --- below: values of a name
 
 
 def _values_of_name(function: Function, name: str) -> list[Node] | None:

@@ -138,9 +138,6 @@ def _is_read_by_all(function: Function, read: Node, array: Variable) -> bool:
     return value is not None and 0 <= value < MAX_FIRST_THREADS and is_by_all
 
 
-# --- below: statements between write and read
-
-
 def _behind(statement: Node) -> Iterator[Node]:
     sibling = statement.next_named_sibling
     while sibling is not None:
@@ -236,9 +233,6 @@ class _Question:
         for _ in range(MAX_SUBSTITUTIONS):
             text = _WORD.sub(lambda found: _value_text(function, found[0]), text)
         return re.sub(r"[\s()]", "", text)
-
-
-# --- below: elements
 
 
 def indices_of(subscript: Node) -> list[Node]:

@@ -198,9 +198,6 @@ def warp_synchronous(function: Function) -> Iterator[Hit]:
             break
 
 
-# --- below: helpers of the rules
-
-
 def _is_conditionally_compiled(function: Function, node: Node) -> bool:
     """Return whether an `#if` contains the node, which is code for other compilers or older hardware."""
     is_inside = any(parent.type.startswith(CONDITIONAL_COMPILATION) for parent in function.around(node))
