@@ -72,7 +72,7 @@ import sys
 
 def report():
     import torch.optim.optimizer as optimizer
-    print(scale.__code__.co_filename.endswith("infer.py"), "__call__" in vars(Gate), sys.getprofile())
+    print(scale.__code__.co_filename.endswith("infer.py"), "__call__" in vars(Gate), sys.gettrace())
     print(torch.nn.Module.__init__.__qualname__, len(optimizer._global_optimizer_post_hooks), len(sys.path_hooks))
     print([type(finder).__name__ for finder in sys.meta_path if "kernel_lsp" in type(finder).__module__])
 

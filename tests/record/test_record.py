@@ -108,6 +108,12 @@ def test_a_function_that_the_script_defines_after_its_first_step_is_recorded(tmp
     assert ran.configurations("late.py::late")[0][0] == "x=f32[4]"
 
 
+def test_a_function_that_is_called_once_right_below_its_definition_is_recorded(tmp_path: Path) -> None:
+    text = "import torch\n\ndef once(x):\n    return x + 1\n\nonce(torch.ones(4))\n"
+    ran = run(workspace(tmp_path, once=text), *PYTHON, "once.py")
+    assert ran.configurations("once.py::once") == [("x=f32[4]", 1)]
+
+
 def test_pytest_is_recorded_and_its_status_kept(tmp_path: Path) -> None:
     folder = workspace(tmp_path, test_model=TESTS)
     ran = run(folder, "--", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")

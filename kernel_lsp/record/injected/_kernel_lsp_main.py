@@ -5,35 +5,34 @@ Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from typing import Any
 
 TOOLS = (4, 3)
 """Numbers of `sys.monitoring` that no kind of tool has by convention."""
-MAX_PROFILED_S = 5.0
-"""Seconds after the import of torch in which a profile function looks for the main script's functions."""
+MAX_TRACED_S = 5.0
+"""Seconds after the import of torch in which a trace function looks for the main script's functions."""
 
 
 def watch_main(recorder):
-    """Have the recorder scan the main script while it runs: on its lines, or before Python 3.12 by a profile function,
+    """Have the recorder scan the main script while it runs: on its lines; before Python 3.12 by a trace function,
     up to the first step, as that one slows every call."""
-    code = _code_of(vars(sys.modules["__main__"]))
+    frame = _frame_of(vars(sys.modules["__main__"]))
     monitoring = getattr(sys, "monitoring", None)
     tool = next((tool for tool in TOOLS if monitoring.get_tool(tool) is None), None) if monitoring else None
-    if tool is not None and code is not None:
-        _watch_lines(recorder, monitoring, tool, code)
-    elif sys.getprofile() is None:
-        _watch_calls(recorder)
+    if tool is not None and frame is not None:
+        _watch_lines(recorder, monitoring, tool, frame.f_code)
+    elif sys.gettrace() is None:
+        _trace(recorder, frame)
 
 
-def _code_of(main):
-    """Return the code of the main script, which runs below us; None where it does not."""
+def _frame_of(main):
+    """Return the frame of the main script, which runs below us; None where it does not."""
     frame: Any = sys._getframe()
     while frame is not None and not (frame.f_globals is main and frame.f_code.co_name == "<module>"):
         frame = frame.f_back
-    return None if frame is None else frame.f_code
+    return frame
 
 
 def _watch_lines(recorder, monitoring, tool, code):
@@ -55,19 +54,24 @@ def _watch_lines(recorder, monitoring, tool, code):
     recorder.undo.append(stop)
 
 
-def _watch_calls(recorder):
-    deadline, main = time.perf_counter() + MAX_PROFILED_S, vars(sys.modules["__main__"])
-    counter = itertools.count(1)
+def _trace(recorder, frame):
+    """Scan at lines of the main script's frame, and at calls: a function is found before its first call, too."""
+    deadline, main = time.perf_counter() + MAX_TRACED_S, vars(sys.modules["__main__"])
 
-    def profile(_frame, _event, _argument):
+    def trace(_frame, _event, _argument):
         if len(main) != recorder.n_main:
             recorder.guarded(recorder.scan_main)
-        if not recorder.is_on or recorder.n_steps or (next(counter) % 256 == 0 and time.perf_counter() > deadline):
-            sys.setprofile(None)
+        if not recorder.is_on or recorder.n_steps or time.perf_counter() > deadline:
+            stop()
+        return trace if _frame is frame else None
 
     def stop():
-        if sys.getprofile() is profile:
-            sys.setprofile(None)
+        if sys.gettrace() is trace:
+            sys.settrace(None)
+        if frame is not None and frame.f_trace is trace:
+            frame.f_trace = None
 
-    sys.setprofile(profile)
+    sys.settrace(trace)
+    if frame is not None:
+        frame.f_trace = trace
     recorder.undo.append(stop)
