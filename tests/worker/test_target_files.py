@@ -167,6 +167,13 @@ def test_recorded_configurations_are_covered_where_the_capture_holds() -> None:
     assert "f16" in task.uncovered[0].reason
 
 
+def test_recorded_configurations_of_a_function_are_covered() -> None:
+    other = InputConfiguration(name="a", inputs=(tensor("x", 3, 8),), init_arguments={})
+    source = source_of("def f(x):\n    return x.relu() + 1", "f", inputs=[tensor("x", 4, 8)])
+    task = capture_source(source.model_copy(update={"configurations": (other,)}))
+    assert [(c.name, c.shapes["x"]) for c in task.configurations] == [("captured", (4, 8)), ("a", (3, 8))]
+
+
 def test_a_float_of_modules_of_several_sizes_is_an_argument() -> None:
     text = dedent("""
         class N(nn.Module):

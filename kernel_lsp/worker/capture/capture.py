@@ -93,7 +93,8 @@ class _Built:
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(tensor.shape) for name, tensor in state_of(self.callee.owner).items()}
+        owner = self.callee.owner
+        return {} if owner is None else {name: tuple(tensor.shape) for name, tensor in state_of(owner).items()}
 
 
 @dataclass
