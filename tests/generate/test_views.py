@@ -97,3 +97,8 @@ def test_a_deep_expression_is_rewritten_without_recursion() -> None:
     replaced = rewrite(expression.substitute({variable: as_index(3)}), lambda access: access)
     assert not replaced.variables
     assert transformed(expression, lambda node: node) == expression
+
+
+def test_a_lookup_of_rows_takes_small_blocks_by_default() -> None:
+    inputs = [tensor("weight", 32000, 2048, dtype="bf16"), tensor("ids", 4, 2048, dtype="i64", within=(0, 31999))]
+    assert ", 64>>>" in plan_text("def f(weight, ids): return F.embedding(ids, weight)", inputs=inputs).render({})
