@@ -209,7 +209,13 @@ def test_one_buffer_for_two_pointers_contradicts_restrict() -> None:
 
 def test_restrict_is_not_proposed_for_pointers_that_a_launch_passes_one_buffer_for() -> None:
     assert codes(SHIFT.format("") + RUN.format("a, a")) == []
-    assert codes(SHIFT.format("") + RUN.format("a, b")) == ["KL240"]
+    other = SHIFT.format(" __restrict__").replace("shift", "other")
+    assert codes(other + SHIFT.format("") + RUN.format("a, a")) == []
+    assert codes(other + SHIFT.format("") + RUN.format("a, b")) == ["KL240"]
+
+
+def test_restrict_is_not_proposed_in_a_program_that_never_says_it() -> None:
+    assert codes(SHIFT.format("") + RUN.format("a, b")) == []
 
 
 def test_a_launch_that_changes_changes_what_is_said_of_its_kernel() -> None:

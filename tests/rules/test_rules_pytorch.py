@@ -107,7 +107,7 @@ def test_noqa_silences_its_line() -> None:
 
 
 def test_a_compiled_function_has_its_chains_fused() -> None:
-    chain = "def f(x: Tensor) -> Tensor:\n    return torch.exp(x + 1) * x - 2\n"
+    chain = "def f(x: Tensor) -> Tensor:\n    return torch.exp(x + 1) * x - 2 * torch.tanh(x * x) / (x + 3)\n"
     assert found(chain) == ["KL110"]
     assert found(f"@torch.compile\n{chain}") == []
 
@@ -212,7 +212,8 @@ def test_tensors_are_known_by_annotation(annotation: str) -> None:
 
 
 def test_the_gain_of_a_chain_counts_tensors_moved() -> None:
-    finding = findings("def f(x: Tensor, y: Tensor) -> Tensor:\n    return torch.exp(x * y + 1) - y\n")[0]
+    function = "# kernel-lsp: x=f32[4], y=f32[4]\ndef f(x: Tensor, y: Tensor) -> Tensor:\n"
+    finding = findings(f"{function}    return torch.exp(x * y + 1) - y\n")[0]
     # x*y reads 2 and writes 1, +1 reads 1 and writes 1, exp the same, -y reads 2 and writes 1; fused: x, y, result
     assert "4 pointwise operations" in finding.message
     assert "about 10 tensors" in finding.message

@@ -16,7 +16,7 @@ from kernel_lsp.rules.cuda.function_summary import (
     function_facts,
     read_plan,
 )
-from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, transfers
+from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, timing, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
 from kernel_lsp.rules.cuda.kernel_texts import identifiers_in
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
@@ -31,7 +31,7 @@ from kernel_lsp.rules.rule import Check, checks_in
 FUNCTION_CHECKS = checks_in(
     *(bounds, array_bounds, barriers, warps, shared, strides, access, atomics, arithmetic, signature),
     *(restrict, host, transfers, extension, uninitialized, partial_sums),
-    *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences, widths),
+    *(pointers, grid_strides, racy_updates, lifetimes, launch_sizes, start_values, fences, widths, timing),
 )
 FILE_CHECKS = checks_in(launches)
 _CHECKS_ON = {
@@ -185,6 +185,7 @@ class _Reading:
             definition.is_conditionally_compiled,
             self.repeated(definition),
             self.file.fits_its_launches,
+            self.file.leaves_restrict_out,
             self.file.host_functions,
             self.seen_by(text),
         )
@@ -249,7 +250,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
         *(file.constant_arrays.items(), file.structure_bytes.items(), file.structures, file.device_symbols),
         *(file.bound_functions, file.axis_sizes, file.allocated_sides, file.member_pointers, file.member_integers),
-        *(file.barrier_free_functions, file.barrier_functions),
+        *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros),
         ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
     )
     found: dict[str, list] = {}

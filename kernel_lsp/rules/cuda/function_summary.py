@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
-from kernel_lsp.rules.cuda.host.values import declared_sizes, known_value
+from kernel_lsp.rules.cuda.host.values import declared_sizes, expanded, known_value
+from kernel_lsp.rules.cuda.memory.strides import vector_casts
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.simulation.watcher import simulated
@@ -43,6 +45,8 @@ class LaunchFacts:
     is_planned: bool
     template: tuple[int | None, ...] = ()
     """The values of template arguments, None where one is no known number."""
+    arguments: tuple[int | None, ...] = ()
+    """The values of the kernel's arguments, None where one is no known number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,17 @@ class Reach:
     axis: int
     limit: int
     template_place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VectorRows:
+    """Vectors that are read from rows of as many elements as the parameter at a position says, which must be a
+    multiple."""
+
+    range: TextRange
+    vector: str
+    place: int
+    multiple: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,7 @@ class FunctionFacts:
     launches: tuple[LaunchFacts, ...]
     findings: tuple[RuleFinding, ...]
     reaches: tuple[Reach, ...] = ()
+    vector_rows: tuple[VectorRows, ...] = ()
     short_launch: int | None = None
     """The number of launches before the first one that gives the kernel too little dynamic shared memory."""
 
@@ -86,6 +102,7 @@ class FunctionFacts:
             launches=tuple(replace(launch, range=shifted_range(launch.range, n_lines)) for launch in self.launches),
             findings=tuple(shifted_finding(finding, n_lines) for finding in self.findings),
             reaches=tuple(replace(reach, range=shifted_range(reach.range, n_lines)) for reach in self.reaches),
+            vector_rows=tuple(replace(rows, range=shifted_range(rows.range, n_lines)) for rows in self.vector_rows),
         )
 
 
@@ -139,8 +156,10 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     name_range = file.parsed.range(function.name_node)
     is_bounded = "__launch_bounds__" in function.head
     is_dynamic = function.is_kernel and file.dynamic_shared(text) is not None
+    rows = tuple(_vector_rows(function)) if function.is_kernel and _VECTOR_CAST.search(text) else ()
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
-        return FunctionFacts(function.name, name_range, function.is_kernel, 0, False, 0, NOWHERE, (), findings)
+        alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, (), rows)
+        return FunctionFacts(function.name, name_range, *alone)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
     launches = launches_in(function) if "<<<" in text else []
@@ -155,6 +174,7 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
         reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
+        vector_rows=rows,
         short_launch=_short_launch(function) if is_dynamic or len(static) < len(arrays) else None,
     )
 
@@ -162,6 +182,25 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
 def _short_launch(function: Function) -> int | None:
     """Return the number of launches of the kernel before one that gives it less shared memory than it accesses."""
     return next((int(fault.kind) for fault in simulated(function) if fault.code == "KL233"), None)
+
+
+_VECTOR_CAST = re.compile(r"\w+[24]\s*\*\s*[>)]")
+
+
+def _vector_rows(function: Function) -> Iterator[VectorRows]:
+    """Yield the vectors at ``x + row * cols``, by the parameter `cols`."""
+    for cast, vector, pointer in vector_casts(function):
+        text = expanded(function, pointer)
+        arrays = [each for each in function.parameters if each.is_pointer and re.search(rf"\b{each.name}\b", text)]
+        sizes = type_bytes(vector), type_bytes(arrays[0].element) if len(arrays) == 1 else None
+        if sizes[0] is None or sizes[1] is None:
+            continue
+        for place, each in enumerate(function.parameters):
+            is_length = each.is_integer and not each.is_pointer and not each.writes
+            if is_length and re.search(rf"[\w)\]]\s*\*\s*{each.name}\b(?!\s*[*/])", text):
+                multiple = sizes[0] // math.gcd(sizes[0], sizes[1])
+                yield VectorRows(function.file.parsed.range(cast), vector, place, multiple)
+                return
 
 
 def _reaches(function: Function) -> Iterator[Reach]:
@@ -208,10 +247,9 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
     parts = [child for child in syntax.named_children if child.type != "comment"]
     block = _block_of(function, parts[1]) if len(parts) > 1 else None
     shared = function.constant(parts[2]) if len(parts) > 2 else 0
-    kernel = function.callee(call).rpartition("::")[2]
-    return LaunchFacts(
-        kernel, block, shared, function.file.parsed.range(syntax), False, _template_values(function, call)
-    )
+    kernel, place = function.callee(call).rpartition("::")[2], function.file.parsed.range(syntax)
+    values = tuple(known_value(function, argument) for argument in function.arguments(call))
+    return LaunchFacts(kernel, block, shared, place, False, _template_values(function, call), values)
 
 
 def _template_values(function: Function, call: Node) -> tuple[int | None, ...]:

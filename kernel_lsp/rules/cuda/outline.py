@@ -287,6 +287,20 @@ class CudaFile:
         return launch_shapes(self.parsed.text, self.constants) if b"<<<" in self.parsed.data else {}
 
     @once
+    def leaves_restrict_out(self) -> bool:
+        """True for a program with launches that never says `__restrict__`."""
+        return b"<<<" in self.parsed.data and b"restrict" not in self.parsed.data
+
+    @once
+    def waiting_functions(self) -> frozenset[str]:
+        """The functions and macros of the file that wait for the GPU, also by another one."""
+        if b"<<<" not in self.parsed.data or b"Synchronize" not in self.parsed.data:
+            return frozenset()
+        return frozenset(
+            name for name in self.helper_texts if any(b"Synchronize" in text for text in self.helpers_of(name.encode()))
+        )
+
+    @once
     def structures(self) -> frozenset[str]:
         """The structures that a file with allocations defines."""
         is_there = b"cudaMalloc" in self.parsed.data

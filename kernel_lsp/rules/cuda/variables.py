@@ -29,6 +29,7 @@ _TYPE_BYTES = {
     **dict.fromkeys(("__nv_bfloat162", "nv_bfloat162"), 4),
     **dict.fromkeys(("double", "long long", "unsigned long long", "int64_t", "uint64_t", "float2", "int2"), 8),
     **dict.fromkeys(("size_t", "long", "unsigned long", "uint2"), 8),
+    **dict.fromkeys(("float3", "int3", "uint3"), 12),
     **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
 }
 """Sizes of types on 64-bit Linux, in bytes."""

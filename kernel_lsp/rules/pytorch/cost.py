@@ -10,10 +10,12 @@ from kernel_lsp.rules.pytorch.chains import chains_of
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
 from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.trained import has_pragma, is_for_inference, runs_model
 from kernel_lsp.rules.rule import Hit
 
-MIN_CHAIN = 4
-"""Minimum pointwise operations in a chain that is reported. Below this, launches of other kernels dominate."""
+MIN_CHAIN, MIN_CHAIN_OUTSIDE = 4, 8
+"""Minimum pointwise operations in a chain that is reported, in a forward and in other functions. Below this, launches
+of other kernels dominate."""
 MAX_STEPS = 8
 """Maximum names and operations that attention scores are traced through."""
 _PASSED = ("dropout", "masked_fill", "to", "type_as", "float", "half", "bfloat16", "contiguous", "where", "type")
@@ -52,8 +54,12 @@ _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 def pointwise_chain(scope: Scope) -> Iterator[Hit]:
     if _is_compiled(scope):
         return
+    is_inside = has_pragma(scope.module, scope.node) or (scope.owner is not None and not is_for_inference(scope))
+    minimum = MIN_CHAIN if is_inside else MIN_CHAIN_OUTSIDE
     for chain in chains_of(scope):
-        if chain.n_operations >= MIN_CHAIN:
+        loop = scope.loop_around(chain.first)
+        is_beside_model = loop is not None and runs_model(loop, scope)
+        if chain.n_operations >= minimum and not is_beside_model:
             gain = chain.n_moved / (len(chain.inputs) + 1)
             message = (
                 f"{chain.n_operations} pointwise operations launch {chain.n_operations} kernels and move about "

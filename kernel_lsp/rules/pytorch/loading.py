@@ -35,6 +35,7 @@ _IN_MEMORY = ("TensorDataset",)
             loss = model(x.to("cuda"), y.to("cuda"))
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
     """,
     good="""
     import torch
@@ -46,6 +47,7 @@ _IN_MEMORY = ("TensorDataset",)
             loss = model(x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True))
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
     """,
 )
 def loader_without_workers(scope: Scope) -> Iterator[Hit]:
@@ -84,6 +86,7 @@ def loader_without_workers(scope: Scope) -> Iterator[Hit]:
                 loss = model(x)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
     """,
     good="""
     import torch
@@ -94,6 +97,7 @@ def loader_without_workers(scope: Scope) -> Iterator[Hit]:
                 loss = model(x)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
     """,
 )
 def float16_without_scaler(scope: Scope) -> Iterator[Hit]:

@@ -9,7 +9,15 @@ from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional, is_on_device, item_of_training
+from kernel_lsp.rules.pytorch.trained import (
+    functions_named,
+    holds_steps,
+    is_for_inference,
+    is_occasional,
+    is_on_device,
+    item_of_training,
+    runs_model,
+)
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
@@ -200,7 +208,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
         if name and item_of_training(call, scope) and _is_in_comprehension(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the values at once")
             continue
-        loop = scope.loop_around(call) if name else None
+        loop = scope.loop_around(call) if name and not _is_long(call, scope) else None
         if loop is not None and not is_occasional(call, loop, scope) and not holds_steps(loop):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
     for test in scope.tests:
@@ -279,10 +287,10 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
 def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     for loop in scope.loops:
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
-        if isinstance(loop, ast.For) and goes_over:
+        if isinstance(loop, ast.For) and goes_over and not (scope.owner is None and runs_model(loop, scope)):
             if not is_recurrence(loop):
                 yield hit(scope, loop.iter, _LOOP_MESSAGE)
-            elif not calls_module(loop):
+            elif not calls_module(loop) and not is_for_inference(scope):
                 message = "loop-carried dependency: each iteration launches its own kernels, one kernel can do all"
                 yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
     for comprehension in scope.comprehensions:
@@ -297,26 +305,32 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
 def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     """Return ``push()`` for a call of a function or method of the file that reads back an argument from the device."""
     given = [position for position, each in enumerate(call.args) if is_on_device(each, scope)]
+    given_names = {each.arg for each in call.keywords if each.arg and is_on_device(each.value, scope)}
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    for function in functions_named(name, scope) if given else ():
+    for function in functions_named(name, scope) if given or given_names else ():
         parameters = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
-        taken = {parameters[position] for position in given if position < len(parameters)}
+        taken = {parameters[position] for position in given if position < len(parameters)} | given_names
+        if given_names and function.args.kwarg is not None:
+            taken.add(function.args.kwarg.arg)
+        for each in (n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)):
+            if not taken.isdisjoint(n.id for n in ast.walk(each.iter) if isinstance(n, ast.Name)):
+                taken |= {n.id for n in ast.walk(each.target) if isinstance(n, ast.Name)}
         for node in ast.walk(function):
             match node:
                 case ast.Call(func=ast.Name(id="float" | "int"), args=[ast.Name(id=read)]):
                     pass
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=read), attr="item" | "tolist" | "cpu" | "numpy")):
+                case ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Name(id=read) | ast.Call(func=ast.Attribute(value=ast.Name(id=read), attr="detach")),
+                        attr="item" | "tolist" | "cpu" | "numpy",
+                    )
+                ):
                     pass
                 case _:
                     continue
             if read in taken:
                 return f"{name}()"
     return ""
-
-
-def functions_named(name: str, scope: Scope) -> list[ast.FunctionDef]:
-    """Return the functions and methods of the file with this name."""
-    return [n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
 
 
 def _asks_device(test: ast.expr, loop: ast.stmt, scope: Scope) -> bool:
@@ -338,6 +352,14 @@ def _is_mask(index: ast.expr, scope: Scope) -> bool:
         return True
     is_named = isinstance(index, ast.Name) and index.id.endswith("mask") and scope.is_tensor(index)
     return is_named or scope.kind(index) is Kind.MASK
+
+
+def _is_long(call: ast.Call, scope: Scope) -> bool:
+    """Return whether what is read back is the result of a function of the file with a loop: ``sample(model).cpu()``."""
+    made = call.func.value if isinstance(call.func, ast.Attribute) else None
+    name = made.func.id if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) else ""
+    inner = (node for function in functions_named(name, scope) for node in ast.walk(function))
+    return any(isinstance(node, ast.For | ast.While) for node in inner)
 
 
 def _is_in_comprehension(call: ast.Call, scope: Scope) -> bool:
@@ -410,14 +432,11 @@ def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
     """Return whether the value is needed on the CPU: as such an argument, or as the result of a sampler or similar
     inference function."""
     parent = next((each for each in scope.around(call) if not isinstance(each, ast.Tuple)), None)
-    if isinstance(parent, ast.Return) and scope.owner is None and _is_for_inference(scope):
+    if isinstance(parent, ast.Return) and scope.owner is None and is_for_inference(scope):
+        return True
+    if isinstance(parent, ast.Attribute) and parent.attr == "numpy" and is_for_inference(scope):
         return True
     return isinstance(parent, ast.Call) and scope.dotted(parent.func).rpartition(".")[2] in _CPU_ARGUMENTS
-
-
-def _is_for_inference(scope: Scope) -> bool:
-    decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
-    return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
 
 
 def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
@@ -440,13 +459,26 @@ def _counts_size(loop: ast.For, scope: Scope) -> bool:
             pass
         case _:
             return False
+    is_compared = isinstance(loop, ast.For) and not calls_module(loop) and _compares_with(loop, index, scope)
     if not any(scope.kind(argument) is Kind.SIZE for argument in arguments):
-        return False
+        return is_compared
     return any(
         scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index, len(arguments) < 3)
         for statement in loop.body
         for subscript in ast.walk(statement)
         if isinstance(subscript, ast.Subscript)
+    )
+
+
+def _compares_with(loop: ast.For, index: str, scope: Scope) -> bool:
+    """Return whether each iteration selects its part of a batch by a comparison of a tensor: ``x[batch == i]``."""
+    compares = [node for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.Compare)]
+    return any(
+        isinstance(each.ops[0], ast.Eq)
+        and isinstance(each.comparators[0], ast.Name)
+        and each.comparators[0].id == index
+        and scope.is_tensor(each.left)
+        for each in compares
     )
 
 

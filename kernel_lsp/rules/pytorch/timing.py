@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional
+from kernel_lsp.rules.pytorch.trained import functions_named, holds_steps, is_occasional
 from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = frozenset(f"time.{name}{unit}" for name in ("time", "perf_counter", "monotonic") for unit in ("", "_ns")) | {
@@ -114,6 +114,55 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, "gradients are filled with zeros: drop them, `zero_grad(set_to_none=True)`")
         elif call.func.attr in ("zero_", "fill_") and _is_gradient(call.func.value) and scope.loop_around(call):
             yield hit(scope, call, "gradients are filled with zeros, a kernel each: set them to None")
+
+
+@declare(
+    "KL172",
+    "missing-zero-grad",
+    WARNING,
+    needs=("backward", "step", "for while"),
+    summary="An optimizer steps in a loop that never resets the gradients",
+    why="""
+    `backward` adds to the gradients that are there: each step then follows the sum over all batches before it. Call
+    `optimizer.zero_grad()` in the loop that steps.
+    """,
+    bad="""
+    import torch
+
+    def train(model, batches, optimizer):
+        optimizer.zero_grad()
+        for x in batches:
+            model(x).mean().backward()
+            optimizer.step()
+    """,
+    good="""
+    import torch
+
+    def train(model, batches, optimizer):
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+    """,
+)
+def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        loop = scope.loop_around(call)
+        if loop is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
+            continue
+        stepped = ast.unparse(call.args[0] if call.args else call.func.value)
+        called = [n.func for n in ast.walk(loop) if isinstance(n, ast.Call)]
+        names = {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
+        texts = [ast.unparse(loop), *(ast.unparse(f) for name in names for f in functions_named(name, scope))]
+        is_optimizer = "opt" in stepped.rpartition(".")[2].lower() and "backward" in names
+        if is_optimizer and not any(_RESETS.search(text) for text in texts):
+            message = f"gradients pile up: call `{stepped}.zero_grad()` in the loop that steps"
+            outer = (c for c in scope.calls if isinstance(c.func, ast.Attribute) and c.func.attr == "zero_grad")
+            yield hit(scope, next(outer, call), message)
+            return
+
+
+_RESETS = re.compile(r"zero_grad|\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad")
 
 
 @declare(

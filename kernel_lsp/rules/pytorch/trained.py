@@ -42,9 +42,9 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
             return is_known or name in _trained(scope) or _is_loss_of_model(name, scope)
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST:
             return False
-        case ast.Call(func=function) if _calls_model(function, scope) or _calls_loss(function, scope):
+        case ast.Call(func=function) if calls_model(function, scope) or _calls_loss(function, scope):
             return True
-        case ast.Call(func=function) if scope.dotted(function).endswith(_NORMS):
+        case ast.Call(func=function) if scope.dotted(function).endswith(_NORMS) or _computes(node, scope, depth + 1):
             return True
         case ast.Call(args=[first, *_]) if scope.dotted(node.func).startswith("torch."):
             return is_on_device(first, scope, depth + 1)
@@ -139,15 +139,41 @@ _RESULTS = ("loss", "logits", "T", "data", "values")
 _NORMS = ("clip_grad_norm_", "get_total_norm")
 _LOGGING = ("info", "debug", "write", "log", "add_scalar", "set_postfix", "set_postfix_str", "set_description")
 """Methods of loggers and progress bars, which turn their arguments into text."""
+_MODELS = ("model", "net", "backbone", "encoder", "decoder")
+_PASSES = ("encode", "decode", "forward", "extract", "get_image_features", "get_text_features")
+"""Beginnings of methods of a model that run it."""
 _LOSSES = ("loss", "criterion", "crit")
 _MAX_STEPS = 8
 
 
-def _calls_model(function: ast.expr, scope: Scope) -> bool:
+def calls_model(function: ast.expr, scope: Scope) -> bool:
     """Return whether a model is called: a name of one, that no import explains."""
     name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-    is_model = name.endswith(("model", "net", "backbone", "encoder", "decoder"))
+    is_model = name.endswith(_MODELS) or (name.startswith(_PASSES) and (_root(function) or "").endswith(_MODELS))
     return is_model and _root(function) not in scope.names.imported
+
+
+def runs_model(loop: ast.stmt, scope: Scope) -> bool:
+    """Return whether each iteration calls a model."""
+    return any(isinstance(node, ast.Call) and calls_model(node.func, scope) for node in ast.walk(loop))
+
+
+def functions_named(name: str, scope: Scope) -> list[ast.FunctionDef]:
+    """Return the functions and methods of the file with this name."""
+    return [n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+
+
+def is_for_inference(scope: Scope) -> bool:
+    """Return whether gradients are off by a decorator."""
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
+    return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
+
+
+def _computes(call: ast.Call, scope: Scope, depth: int) -> bool:
+    """Return whether a function of the file that reads nothing back is given a value of the device."""
+    functions = functions_named(call.func.id, scope) if isinstance(call.func, ast.Name) else []
+    reads = {node.attr for each in functions for node in ast.walk(each) if isinstance(node, ast.Attribute)}
+    return bool(functions) and reads.isdisjoint(_ON_HOST) and any(is_on_device(a, scope, depth) for a in call.args)
 
 
 def _calls_loss(function: ast.expr, scope: Scope) -> bool:
@@ -216,7 +242,7 @@ def may_be_forward(node: FunctionNode | ast.Module, owner: ModuleClass | None, m
         return False
     if owner is not None:
         return node.name in owner.forward_methods
-    return _has_pragma(module, node) or not (node.name.startswith(_NOT_HOT) or node.name.endswith("_loop"))
+    return has_pragma(module, node) or not (node.name.startswith(_NOT_HOT) or node.name.endswith("_loop"))
 
 
 def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -> bool:
@@ -224,7 +250,7 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
     node = scope.node
     if isinstance(node, ast.Module) or not may_be_forward(node, scope.owner, scope.module):
         return False
-    if scope.owner is not None or _has_pragma(scope.module, node):
+    if scope.owner is not None or has_pragma(scope.module, node):
         return True
     if not has_tensor_parameter:
         return False
@@ -236,7 +262,7 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
 # --- below: pragmas
 
 
-def _has_pragma(module: ParsedModule, node: FunctionNode) -> bool:
+def has_pragma(module: ParsedModule, node: FunctionNode | ast.Module) -> bool:
     """Return whether a comment ``# kernel-lsp: x=f32[...]`` precedes the function."""
-    first = first_line(node)
+    first = 0 if isinstance(node, ast.Module) else first_line(node)
     return first >= 2 and module.lines[first - 2].lstrip().startswith("# kernel-lsp:")

@@ -146,6 +146,11 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, update, f"optimizer step by hand, several kernels per parameter: use {instead}")
             break
     for loop in scope.loops:
+        norm = _norm_of_gradient(loop)
+        if norm is not None:
+            yield hit(scope, norm, "gradient norm by hand, kernels per parameter: use `torch.nn.utils.clip_grad_norm_`")
+            break
+    for loop in scope.loops:
         average = _average_of_parameters(loop)
         if average is not None:
             yield hit(scope, average, "moving average by hand, kernels per parameter: use `torch._foreach_lerp_`")
@@ -196,7 +201,7 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     "KL164",
     "cast-under-autocast",
     INFORMATION,
-    needs=("half bfloat16 to",),
+    needs=("half bfloat16 to float",),
     summary="A cast that autocast does by itself",
     why="""
     Under `autocast` products and convolutions cast their own operands, weights once per region. A cast by hand in front
@@ -227,7 +232,8 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
         for argument in call.args:
             if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
                 name, is_known = argument.func.attr, _is_model(call) or _takes_tensors(call, argument, scope)
-                if is_known and (name in ("half", "bfloat16") or _is_half(argument)):
+                is_widened = name == "float" and is_layer and _is_of_layer(argument.func.value, scope)
+                if is_known and (name in ("half", "bfloat16") or _is_half(argument) or is_widened):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
@@ -258,6 +264,25 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
         if updated is not None and ast.unparse(updated).removesuffix(".data") in with_gradient:
             return updated
     return None
+
+
+def _norm_of_gradient(loop: ast.stmt) -> ast.expr | None:
+    """Return the norm, or the sum of squares, of one parameter's gradient in a loop: ``p.grad.norm() ** 2``."""
+    if not isinstance(loop, ast.For):
+        return None
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NORMS:
+            text = ast.unparse(node)
+            if ".grad" in text and any(f"{name}.grad" in text for name in _names_of(loop.target)):
+                return node
+    return None
+
+
+_NORMS = ("norm", "vector_norm")
+
+
+def _names_of(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
 def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
@@ -381,6 +406,13 @@ def _is_layer(call: ast.Call, scope: Scope) -> bool:
             attributes = {n.attr for each in iterated for n in ast.walk(each) if isinstance(n, ast.Attribute)}
             return any("ModuleList" in scope.owner.submodules.get(each, "") for each in attributes)
     return False
+
+
+def _is_of_layer(node: ast.expr, scope: Scope) -> bool:
+    """Return whether a name's value is computed from the result of a layer, which is in half precision under
+    autocast."""
+    values = scope.assigned.get(node.id, []) if isinstance(node, ast.Name) else []
+    return any(isinstance(n, ast.Call) and _is_layer(n, scope) for value in values for n in ast.walk(value))
 
 
 def _is_run_under_autocast(scope: Scope) -> bool:

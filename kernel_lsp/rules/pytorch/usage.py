@@ -220,6 +220,7 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
             loss = torch.nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
             total += loss
         return total
     """,
@@ -232,6 +233,7 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
             loss = torch.nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
             total += loss.detach()
         return total
     """,

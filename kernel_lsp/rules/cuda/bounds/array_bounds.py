@@ -137,6 +137,10 @@ def root_of(function: Function, subscript: Node) -> Variable | None:
 
 def _beyond(function: Function, access: Node, index: Node, size: Node | None) -> str:
     """Return why the index is out of bounds, or an empty text."""
+    (named, more), (sized, rest) = _name_and_rest(function, index), _name_and_rest(function, size)
+    is_symbolic = bool(named) and function.constant(size) is None and not function.named(named)
+    if is_symbolic and named == sized and more >= rest:
+        return f"`{function.source(index)}` is beyond the {_said(function, size)} elements"
     place = place_of(function, index)
     if place is None:
         return _beyond_by_sum(function, access, index)

@@ -49,6 +49,39 @@ def before_the_border(kernel: Function) -> Iterator[tuple[Node, str]]:
                 yield access, name
 
 
+def beyond_the_row(kernel: Function) -> Iterator[tuple[Node, str]]:
+    """Yield the accesses ``x[row * rows + col]`` where ``row < rows`` and ``col < cols`` are checked, with the text of
+    what the row's index is multiplied by: a row has as many elements as its columns."""
+    sizes = _checked_sizes(kernel)
+    for access in kernel.subscripts if len(sizes) > 1 else ():
+        indices = access.child_by_field_id(fields.INDICES)
+        terms = [] if indices is None else list(_terms(kernel, _value(kernel, indices.named_children[0])))
+        products = [term for sign, term in terms if sign > 0 and kernel.operator(term) == "*"]
+        columns = [v for sign, term in terms if sign > 0 and (v := _coordinate(kernel, term)) is not None]
+        if len(terms) != 2 or len(products) != 1 or len(columns) != 1:
+            continue
+        sides = [bare(side) for f in (fields.LEFT, fields.RIGHT) if (side := products[0].child_by_field_id(f))]
+        for side, other in (sides, sides[::-1]):
+            row, length = _coordinate(kernel, side), kernel.source(other)
+            bounds = sizes.get(columns[0].name, set())
+            if row is not None and sizes.get(row.name) == {length} and bounds and length not in bounds:
+                yield access, length
+
+
+def _checked_sizes(kernel: Function) -> dict[str, set[str]]:
+    """Return the parameters that each index across the grid is compared with."""
+    found: dict[str, set[str]] = {}
+    for condition in kernel.conditions():
+        for comparison in kernel.binaries_within(condition):
+            left, right = (comparison.child_by_field_id(f) for f in (fields.LEFT, fields.RIGHT))
+            if left is None or right is None or kernel.operator(comparison) not in ("<", ">="):
+                continue
+            coordinate, size = _coordinate(kernel, left), kernel.variable(right)
+            if coordinate is not None and size is not None and size in kernel.parameters and not size.writes:
+                found.setdefault(coordinate.name, set()).add(size.name)
+    return found
+
+
 def is_of_grid(value: str) -> bool:
     """Return whether the text of a value is an index across the grid that begins at 0."""
     return _OF_GRID.fullmatch(value.replace(" ", "")) is not None

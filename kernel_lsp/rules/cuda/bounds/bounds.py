@@ -9,7 +9,7 @@ from itertools import islice
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.bounds.borders import before_the_border
+from kernel_lsp.rules.cuda.bounds.borders import before_the_border, beyond_the_row
 from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_coordinates
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
@@ -80,6 +80,8 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, access, f"index out of bounds: nothing keeps `{coordinate}` away from the border at 0")
     for access, index, size in beyond_the_check(kernel):
         yield hit(file, access, f"index out of bounds: `{index}` may be `{size}`, check it as well")
+    for access, length in islice(beyond_the_row(kernel), 1):
+        yield hit(file, access, f"`{length}` bounds the index of the row, and here counts the elements of one as well")
     unchecked = _unchecked_dims(kernel)
     if not unchecked:
         yield from (hit(file, access, _UNCHECKED) for access in islice(unguarded_coordinates(kernel), 1))

@@ -167,7 +167,7 @@ def unchecked_dtype(function: Function) -> Iterator[Hit]:
     WARNING,
     on="host",
     needs=("data_ptr", "Tensor", "<<<"),
-    summary="An extension does not check that its inputs are on a GPU",
+    summary="An extension does not check that its inputs are on a GPU, or makes its result on the CPU",
     why="""
     A kernel that is given the pointer of a tensor on the CPU ends with an illegal address, and the process with it.
     Check `is_cuda()` of each input.
@@ -193,6 +193,11 @@ def unchecked_dtype(function: Function) -> Iterator[Hit]:
 )
 def unchecked_device(function: Function) -> Iterator[Hit]:
     text = _text(function)
+    for name, given in _MADE.findall(text) if "<<<" in text else ():
+        is_on_cpu = re.fullmatch(r"\s*(?:\w+\.sizes\(\)|\{[^{}]*\})\s*", given) is not None
+        used = _pointer_of(function, name) if is_on_cpu else None
+        if used is not None:
+            yield hit(function.file, used, f"`{name}` is on the CPU: make it with `.options()` of an input")
     for name in _tensors_to_check(function, text):
         if _ON_GPU.search(text) or _is_given_to_check(function, text, name, _ON_GPU.pattern):
             return

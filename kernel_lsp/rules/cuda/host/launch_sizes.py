@@ -134,7 +134,11 @@ _MINIMUM = re.compile(r"\bmin\s*(?:<[\w\s:]*>)?\(")
 def _capped(function: Function, call: Node, grid: Node) -> str:
     """Return the message for a grid of at most so many blocks of a kernel without a loop, or an empty text."""
     kernel = function.callee(call)
-    is_capped = kernel in function.file.tail_checked_kernels and _MINIMUM.search(expanded(function, grid))
+    given = {name for argument in function.arguments(call) for name in function.names_in(argument)}
+    sizes = [variable.value for name in given for variable in function.named(name) if variable.value is not None]
+    is_of_size = any(_MINIMUM.search(function.source(size)) for size in sizes)
+    is_checked = kernel in function.file.tail_checked_kernels and not is_of_size
+    is_capped = is_checked and _MINIMUM.search(expanded(function, grid))
     return f"grid is capped, and `{kernel}` handles one element per thread: loop over the grid" if is_capped else ""
 
 

@@ -217,6 +217,52 @@ def block_exceeds_array(file: FileFacts) -> Iterator[Hit]:
                 yield Hit(reach.range, message)
 
 
+@declare(
+    "KL277",
+    "misaligned-rows",
+    ERROR,
+    summary="Vectors are read from rows whose length is no multiple of a vector",
+    why="""
+    A row of 1002 floats is 4008 bytes, no multiple of 16: every other row begins at an address where no `float4` can
+    begin, and the kernel ends with "misaligned address". Pad the rows, or read single elements where they do not fit.
+    """,
+    bad="""
+    __global__ void copy(const float* __restrict__ x, float4* __restrict__ out, int cols) {
+        const float* row = x + blockIdx.x * cols;
+        if (threadIdx.x < cols / 4) out[threadIdx.x] = reinterpret_cast<const float4*>(row)[threadIdx.x];
+    }
+
+    cudaError_t run(const float* x, float4* out) {
+        copy<<<8, 256>>>(x, out, 1002);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void copy(const float* __restrict__ x, float4* __restrict__ out, int cols) {
+        const float* row = x + blockIdx.x * cols;
+        if (threadIdx.x < cols / 4) out[threadIdx.x] = reinterpret_cast<const float4*>(row)[threadIdx.x];
+    }
+
+    cudaError_t run(const float* x, float4* out) {
+        copy<<<8, 256>>>(x, out, 1024);
+        return cudaGetLastError();
+    }
+    """,
+)
+def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        for rows in kernel.vector_rows:
+            given = [
+                each.arguments[rows.place : rows.place + 1] for each in file.launches if each.kernel == kernel.name
+            ]
+            wrong = [length for (length,) in filter(None, given) if length is not None and length % rows.multiple]
+            if wrong:
+                message = (
+                    f"rows of {wrong[0]} elements: no `{rows.vector}` begins at most of them, pad to {rows.multiple}"
+                )
+                yield Hit(rows.range, message)
+
+
 def _room(launch: LaunchFacts, reach: Reach) -> int | None:
     """Return the threads that an array has room for in a launch; None for an unknown template argument."""
     if reach.template_place is None:

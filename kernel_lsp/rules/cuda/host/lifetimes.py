@@ -213,7 +213,8 @@ def unordered_streams(function: Function) -> Iterator[Hit]:
     for call, stream, pointers, written in work:
         for pointer in pointers:
             before = last.get(pointer)
-            if before is not None and before[1] != stream:
+            is_other = before is not None and before[1] != stream
+            if before is not None and is_other and function.loop_around(before[0]) == function.loop_around(call):
                 waited = _WAITS.search(data, before[0].end_byte, call.start_byte)
                 if waited is None:
                     message = f"`{stream}` does not wait for `{before[1]}`, which uses `{pointer}`"
@@ -314,20 +315,21 @@ def _escapes(function: Function, name: str) -> bool:
 
 
 def _stream_work(function: Function) -> Iterator[tuple[Node, str, list[str], list[str]]]:
-    """Yield the copies and launches on a named stream, with the pointers that they access and may write."""
+    """Yield the copies and launches on a stream, with the pointers that they access and may write. The default stream
+    counts where other streams do not wait for it."""
     for call in function.calls_named(("cudaMemcpyAsync", "cudaMemsetAsync")):
         arguments = [function.source(each) for each in function.arguments(call)]
         position = 4 if function.callee(call) == "cudaMemcpyAsync" else 3
-        if len(arguments) > position and _is_stream(arguments[position]) and function.loop_around(call) is None:
+        if len(arguments) > position and _is_stream(arguments[position]):
             pointers = arguments[: position - 2]
             yield call, arguments[position], pointers, pointers[:1]
     for call in launches_in(function):
         syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
         parts = [function.source(child) for child in syntax.named_children if child.type != "comment"]
-        if len(parts) == 4 and _is_stream(parts[3]) and function.loop_around(call) is None:
+        stream = parts[3] if len(parts) == 4 else "the default stream"
+        if (len(parts) == 4 and _is_stream(stream)) or (len(parts) < 4 and "cudaStreamNonBlocking" in function.text):
             pointers = [function.source(each) for each in function.arguments(call)]
-            pointers = [each for each in pointers if any(known.is_pointer for known in function.named(each))]
-            yield call, parts[3], pointers, pointers
+            yield call, stream, pointers, pointers
 
 
 def _is_stream(text: str) -> bool:

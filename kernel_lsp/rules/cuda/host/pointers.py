@@ -12,7 +12,9 @@ from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
-_OF_VECTOR = re.compile(r"(\w+)\s*\.\s*data\(\)")
+_OF_CONTAINER = re.compile(r"(\w+)\s*\.\s*data\(\)")
+_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array)\s*<")
+_ON_DEVICE = frozenset(("static", "__managed__", "__device__", "__constant__", "extern"))
 _MANAGED = re.compile(r"\bcudaMallocManaged\s*\(\s*(?:\([^()]*\)\s*)?&\s*(\w+)")
 WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\(")
 """Calls after which the host may read what the GPU wrote."""
@@ -23,11 +25,12 @@ WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(
     "host-pointer-in-launch",
     ERROR,
     on="host",
-    needs=("<<<", "vector malloc new"),
+    needs=("<<<", "vector array malloc new & ["),
     summary="A kernel is given a pointer to memory of the host",
     why="""
-    The GPU cannot read what `std::vector`, `malloc` or `new` allocate: the kernel ends with an illegal address. Copy it
-    to memory of `cudaMalloc` first, or allocate it with `cudaMallocManaged`.
+    The GPU cannot read what `std::vector`, `malloc` or `new` allocate, or what lies on the stack, by itself or as a
+    member of a structure: the kernel ends with an illegal address. Copy it to memory of `cudaMalloc` first, or allocate
+    it with `cudaMallocManaged`.
     """,
     bad="""
     __global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }
@@ -54,10 +57,11 @@ WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(
 )
 def host_pointer_in_launch(function: Function) -> Iterator[Hit]:
     for launch in launches_in(function):
-        for argument in function.arguments(launch):
-            if _is_on_host(function, argument):
-                text = function.source(argument)
-                yield hit(function.file, argument, f"`{text}` is memory of the host, which a kernel cannot read")
+        given = function.arguments(launch)
+        for node in (*given, *(member for each in given for member in _members(function, each, launch))):
+            if _is_on_host(function, node):
+                text = function.source(node)
+                yield hit(function.file, node, f"`{text}` is memory of the host, which a kernel cannot read")
 
 
 @declare(
@@ -145,40 +149,85 @@ def unset_accumulator(function: Function) -> Iterator[Hit]:
     for launch in launches_in(function) if function.file.accumulators else ():
         kernel, arguments = function.callee(launch).rpartition("::")[2], function.arguments(launch)
         for name, position in function.file.accumulators:
-            if name == kernel and position < len(arguments) and _is_unset(function, arguments[position], launch):
-                text = function.source(arguments[position])
-                message = f"`{text}` is added to and never set: `cudaMalloc` does not zero it"
-                yield hit(function.file, arguments[position], message)
+            made = _unset_since(function, arguments[position], launch) if position < len(arguments) else -1
+            if name == kernel and made >= 0:
+                text, place = function.source(arguments[position]), arguments[position]
+                allocation = function.body.descendant_for_byte_range(made, made + 1) if ".data_ptr" in text else None
+                message = f"`{text}` is added to and never set: its allocation does not zero it"
+                yield hit(
+                    function.file, allocation if ".data_ptr" in text and allocation is not None else place, message
+                )
 
 
 # --- below
 
 
-def _is_unset(function: Function, argument: Node, launch: Node) -> bool:
-    """Return whether nothing mentions the pointer between its allocation in this function and the launch."""
+def _unset_since(function: Function, argument: Node, launch: Node) -> int:
+    """Return the position of the pointer's allocation in this function if nothing mentions it up to the launch; -1
+    otherwise."""
     name = re.sub(r"\.(?:mutable_)?data_ptr(?:<[^<>]*>)?\(\)$", "", function.source(argument))
     if not name.isidentifier() or function.loop_around(launch) is not None:
-        return False
+        return -1
     before = function.file.parsed.between(function.body.start_byte, launch.start_byte)
     if name != function.source(argument):
         created = list(re.finditer(rf"\b{name}\s*=\s*(?:torch|at)::empty(?:_like)?\s*\(", before))
-        return len(created) == 1 and re.search(rf"\b{name}\b\s*(?:\.\w+_\(|[,)=])", before[created[0].end() :]) is None
-    made = list(re.finditer(rf"\bcudaMalloc(?:Async)?\s*\(\s*(?:\([^()]*\)\s*)?&\s*{name}\b", before))
-    return len(made) == 1 and re.search(rf"\b{name}\b", before[made[0].end() :]) is None
+        use = rf"\b{name}\b\s*(?:\.\w+_\(|[,)=])"
+    else:
+        created = list(re.finditer(rf"\bcudaMalloc(?:Async)?\s*\(\s*(?:\([^()]*\)\s*)?&\s*{name}\b", before))
+        use = rf"\b{name}\b"
+    if len(created) != 1 or re.search(use, before[created[0].end() :]):
+        return -1
+    return function.body.start_byte + len(before[: created[0].start()].encode())
 
 
-def _is_on_host(function: Function, argument: Node) -> bool:
-    """Return whether the argument is `data()` of a `std::vector`, or a pointer that `malloc` or `new` made here."""
-    text = function.source(argument)
-    found = _OF_VECTOR.fullmatch(text)
+def _members(function: Function, argument: Node, launch: Node) -> list[Node]:
+    """Return the values that the members of a structure have when a launch takes it: ``{x, n}`` and ``view.x = x``."""
+    variable = function.variable(argument)
+    if variable is None or variable.is_pointer or variable.is_array or variable in function.parameters:
+        return []
+    made = variable.value
+    is_list = made is not None and made.type in ("initializer_list", "argument_list")
+    values = [each for each in made.named_children if each.type != "comment"] if made is not None and is_list else []
+    members = {str(place): each for place, each in enumerate(values)}
+    for write in function.assignments:
+        left, right = write.child_by_field_id(fields.LEFT), write.child_by_field_id(fields.RIGHT)
+        is_before = left is not None and right is not None and write.end_byte < launch.start_byte
+        if is_before and left is not None and right is not None and left.type == "field_expression":
+            owner = left.child_by_field_id(fields.ARGUMENT)
+            if owner is not None and function.variable(owner) is variable:
+                members[function.source(left)] = right
+    return [each.named_children[-1] if each.type == "initializer_pair" else each for each in members.values()]
+
+
+def _is_on_host(function: Function, node: Node) -> bool:
+    """Return whether the value is an address of the host's: `data()` of a container, an array or variable on the stack,
+    or a pointer that `malloc` or `new` made here."""
+    node = _unconverted(function, node)
+    text = function.source(node)
+    found = _OF_CONTAINER.fullmatch(text)
     if found is not None:
         kinds = {variable.type_text for variable in function.named(found[1])}
-        return bool(kinds) and all(re.match(r"(?:const\s+)?(?:std\s*::\s*)?vector\s*<", kind) for kind in kinds)
-    variable = function.variable(argument)
-    if variable is None or not variable.is_pointer or variable.value is None or variable.writes:
+        return bool(kinds) and all(map(_CONTAINER.match, kinds))
+    taken = node.child_by_field_id(fields.ARGUMENT) if text.startswith("&") else None
+    variable = function.variable(node if taken is None else taken)
+    if variable is None or variable in function.parameters or not _ON_DEVICE.isdisjoint(variable.words):
+        return False
+    if taken is not None or (variable.is_array and variable.sizes):
+        return not variable.is_reference
+    if not variable.is_pointer or variable.value is None or variable.writes:
         return False
     is_passed = re.search(rf"&\s*{re.escape(variable.name)}\b", function.text)
-    return (
-        not is_passed
-        and re.match(r"(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", function.source(variable.value)) is not None
-    )
+    made = function.source(_unconverted(function, variable.value))
+    return not is_passed and re.match(r"(?:std::)?(?:malloc|calloc|aligned_alloc)\b|new\b", made) is not None
+
+
+def _unconverted(function: Function, node: Node) -> Node:
+    """Return the value within casts and parentheses."""
+    inner: Node | None = node
+    while inner is not None:
+        node, inner = inner, None
+        if node.type in ("parenthesized_expression", "cast_expression"):
+            inner = node.child_by_field_id(fields.VALUE) or node.named_children[-1]
+        elif node.type == "call_expression" and function.callee(node).endswith("_cast"):
+            inner = next(iter(function.arguments(node)), None)
+    return node

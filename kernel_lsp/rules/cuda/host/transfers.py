@@ -29,6 +29,10 @@ _KINDS = {
 """Copy kinds by the sides of source and destination."""
 _LARGEST_VALUE = 100
 """Largest byte that is taken for the value of an element: 127 and 255 are used for large and for negative numbers."""
+MAX_SMALL = 20
+"""Largest byte that is taken for the value of an integer: larger ones are patterns, as 0x3f is."""
+_INTEGERS = ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "int64_t", "long long", "size_t")
+_LARGEST = re.compile(r"-?(?:INT|UINT|FLT|DBL)_(?:MAX|MIN)|-?INFINITY|(?:std::)?numeric_limits<\w+>::\w+\(\)")
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
@@ -364,6 +368,8 @@ def _bytes_of_container(function: Function, pointers: list[Node], size: Node) ->
 def _is_value_of_elements(function: Function, value: Node, pointer: Variable) -> bool:
     """Return whether a byte for `cudaMemset` was meant as the value of each element: 1, or a float."""
     text, found = function.source(value), function.constant(value)
+    if _LARGEST.fullmatch(text) or (pointer.element in _INTEGERS and found is not None and 0 < found <= MAX_SMALL):
+        return True
     is_plain = text.isdigit() or function.names_in(value) != frozenset()
     is_float = value.type == "number_literal" and found is None and pointer.element in ("float", "double")
     is_known = pointer.element in ("float", "double", "half", "__half") and found is not None

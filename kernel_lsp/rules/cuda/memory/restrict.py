@@ -24,11 +24,12 @@ _RESTRICT = re.compile(rb"\b(?:__restrict__|__restrict|restrict)\b\s*")
     "missing-restrict",
     INFORMATION,
     on="kernel",
-    needs=("*",),
+    needs=("const",),
     summary="Pointers of a kernel without `__restrict__`",
     why="""
     Without it the compiler must assume that a store through one pointer changes what another one reads: it loads
     values again, and cannot use the read-only cache. Say `__restrict__` when the tensors do not overlap.
+    A file with launches that never says it is left alone.
     """,
     bad="""
     __global__ void add(const float* x, const float* y, float* out, int n) {
@@ -48,8 +49,7 @@ def missing_restrict(kernel: Function) -> Iterator[Hit]:
     pointers = [p for p in kernel.parameters if p.is_pointer and not p.is_reference]
     bare = [p for p in pointers if not _is_restricted(file, p) and _has_star(file, p)]
     writes = any(not p.is_const for p in pointers)
-    # A single written pointer cannot alias the restricted ones. A const pointer also gains read-only loads.
-    may_gain = len(bare) >= 2 or any(p.is_const for p in bare)
+    may_gain = any(p.is_const for p in bare) and not file.leaves_restrict_out
     if may_gain and len(pointers) >= 2 and writes and not _aliases_on_purpose(kernel):
         edits = tuple(file.parsed.insert(p.name_node.start_byte, _spaced_restrict(file, p)) for p in bare)
         fix = QuickFix("Add `__restrict__` to all of them, if they do not overlap", edits, False)

@@ -140,7 +140,7 @@ def _strided_accesses(function: Function) -> Iterator[Hit]:
     """,
 )
 def misaligned_vector(function: Function) -> Iterator[Hit]:
-    for cast, vector, pointer in _vector_casts(function):
+    for cast, vector, pointer in vector_casts(function):
         reach, vector_bytes = pointed(function, pointer), type_bytes(vector)
         element_bytes = None if reach is None else type_bytes(reach.array.element)
         if reach is None or vector_bytes is None or element_bytes is None or not isinstance(reach.step, int):
@@ -224,7 +224,7 @@ def _uses_all_between(function: Function, reach: Reach) -> bool:
 # --- vectors
 
 
-def _vector_casts(function: Function) -> Iterator[tuple[Node, str, Node]]:
+def vector_casts(function: Function) -> Iterator[tuple[Node, str, Node]]:
     """Yield each cast to a pointer to a vector: its node, the vector type and the operand."""
     for call in function.calls_named(("reinterpret_cast",)):
         target = function.source(call.child_by_field_id(fields.FUNCTION) or call).partition("<")[2].rstrip("> ")

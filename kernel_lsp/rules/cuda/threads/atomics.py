@@ -139,6 +139,9 @@ def _leaves_few(function: Function, condition: Node, *, is_count: bool, depth: i
         return any(_leaves_few(function, side, is_count=is_count, depth=depth + 1) for side in (left, right))
     if operator not in _COMPARISONS or function.source(left) == function.source(right):
         return True
+    sides = [each for each in (left, right) if not is_read_from_memory(function, each)]
+    if operator == "==" and any(may_depend_on_thread(function, each) for each in sides):
+        return True
     if is_read_from_memory(function, node):
         return not is_count
     if not may_depend_on_thread(function, node):

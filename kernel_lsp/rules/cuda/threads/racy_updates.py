@@ -48,7 +48,8 @@ def is_of_all_blocks(kernel: Function, update: Node, target: Node, array: Variab
     names = {*kernel.names_in(target)} - {array.name}
     for condition in conditions_around(kernel, update):
         names |= kernel.names_in(condition)
-    return all(_is_of_thread(kernel, name) for name in names)
+    shared = {name for name in names if any(v.is_shared and v.is_array for v in kernel.named(name))}
+    return all(_is_of_thread(kernel, name) for name in names - shared)
 
 
 def _is_of_thread(kernel: Function, name: str) -> bool:
@@ -149,19 +150,25 @@ def _is_one_for_all(function: Function, update: Node, target: Node, array: Varia
     if not function.is_kernel or array.is_shared or "threadIdx" not in function.text:
         return False
     right = update.child_by_field_id(fields.RIGHT)
-    is_own = right is not None and (
-        depends_on_thread(function, right)
-        or any(depends_on_thread(function, load) for load in function.subscripts.within(right))
-    )
-    if not is_own or any(function.constant(index) is None for index in indices_of(target)):
+    conditions = list(conditions_around(function, update))
+    chosen = [each for condition in conditions for each in function.subscripts.within(condition)]
+    own = chosen if right is None else [right, *function.subscripts.within(right), *chosen]
+    if not any(depends_on_thread(function, each) for each in own) or any(
+        function.constant(index) is None for index in indices_of(target)
+    ):
         return False
-    return all(_admits_threads(function, condition) for condition in conditions_around(function, update)) and not any(
+    return all(_admits_threads(function, condition) for condition in conditions) and not any(
         node.start_byte < update.start_byte for node in function.returns
     )
 
 
 def _admits_threads(function: Function, condition: Node) -> bool:
-    return not may_depend_on_thread(function, condition) or bounds_grid(function, condition)
+    """Return whether several threads may pass: the condition is the same for all, bounds the grid, or asks for data."""
+    is_by_data = any(depends_on_thread(function, load) for load in function.subscripts.within(condition))
+    is_free = not may_depend_on_thread(function, condition) or bounds_grid(function, condition)
+    return is_free or (
+        is_by_data and "threadIdx" not in function.source(condition) and "==" not in function.source(condition)
+    )
 
 
 def _reads_itself(function: Function, update: Node, target: Node) -> bool:
@@ -169,7 +176,11 @@ def _reads_itself(function: Function, update: Node, target: Node) -> bool:
     if update.type == "update_expression" or function.operator(update) in _UPDATES:
         return True
     right, text = update.child_by_field_id(fields.RIGHT), function.source(target)
-    return right is not None and any(function.source(s) == text for s in function.subscripts.within(right))
+    names = () if right is None else function.names_in(right)
+    known = [function.named(name) for name in names]
+    values = [value for variables in known if len(variables) == 1 for value in values_of(variables[0])]
+    loads = () if right is None else function.subscripts.within(right)
+    return any(function.source(each) == text for each in (*loads, *values))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,165 @@
+"""Defects that were planted by an author who had not seen the rules, each beside code that is correct."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda, pytorch
+
+VIEW = """struct View { float* x; int n; };
+__global__ void scale(View v, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) v.x[i] *= 2.0f;
+}
+"""
+
+
+def cuda_codes(text: str) -> set[str]:
+    return {finding.code for finding in cuda.check(text)}
+
+
+def pytorch_codes(text: str) -> set[str]:
+    return {finding.code for finding in pytorch.check("import torch\n" + text)}
+
+
+@pytest.mark.parametrize(
+    ("setup", "is_found"),
+    [
+        ("    View v;\n    v.x = const_cast<float*>(host.data());\n", True),
+        ("    View v{host.data(), n};\n", True),
+        ("    View v;\n    v.x = device;\n", False),
+        ("    View v;\n    v.x = host.data();\n    v.x = device;\n", False),
+    ],
+)
+def test_a_host_pointer_within_a_structure_is_found_at_the_launch(setup: str, is_found: bool) -> None:
+    run = f"void run(std::vector<float>& host, float* device, int n) {{\n{setup}"
+    launch = "    scale<<<(n + 255) / 256, 256>>>(v, n);\n"
+    assert ("KL258" in cuda_codes(f"{VIEW}{run}{launch}    CHECK(cudaGetLastError());\n}}\n")) is is_found
+
+
+@pytest.mark.parametrize(
+    ("guard", "index", "is_found"),
+    [
+        ("row < rows && col < cols", "row * cols + col", False),
+        ("row < rows && col < cols", "row * rows + col", True),
+        ("row < cols && col < rows", "row * cols + col", True),
+        ("row < rows && col < cols", "col * rows + row", False),
+    ],
+)
+def test_a_row_has_as_many_elements_as_columns_are_checked(guard: str, index: str, is_found: bool) -> None:
+    head = "__global__ void k(float* __restrict__ x, int rows, int cols) {\n"
+    coordinates = "".join(
+        f"    int {name} = blockIdx.{axis} * blockDim.{axis} + threadIdx.{axis};\n"
+        for name, axis in (("col", "x"), ("row", "y"))
+    )
+    text = f"{head}{coordinates}    if ({guard}) x[{index}] = 0.0f;\n}}\n"
+    assert ("KL201" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("wait", "is_found"), [("", True), ("    cudaDeviceSynchronize();\n", False), ("    SYNC();\n", False)]
+)
+def test_a_clock_is_read_after_a_wait(wait: str, is_found: bool) -> None:
+    begin, end = (f"    auto {name} = std::chrono::steady_clock::now();\n" for name in ("t0", "t1"))
+    text = f"double run(float* x) {{\n{begin}    k<<<1, 256>>>(x);\n{wait}{end}    return seconds(t1 - t0);\n}}\n"
+    assert ("KL276" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("value", "is_found"), [("INT_MAX", True), ("1", True), ("0x3f", False), ("-1", False)])
+def test_a_byte_is_no_value_of_an_integer(value: str, is_found: bool) -> None:
+    text = f"cudaError_t run(int* x, int n) {{ return cudaMemset(x, {value}, n * sizeof(int)); }}\n"
+    assert ("KL254" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("if (i < n && x[i] > 0.0f) *count += 1;", True),
+        ("if (i < n && x[i] > 0.0f) atomicAdd(count, 1);", False),
+        ("if (i < n && x[i] > 0.0f) *count = 1;", False),
+    ],
+)
+def test_a_counter_that_data_chooses_is_racy(body: str, is_found: bool) -> None:
+    head = "__global__ void k(const float* __restrict__ x, int* __restrict__ count, int n) {\n"
+    text = f"{head}    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    {body}\n}}\n"
+    assert ("KL219" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("flag", "is_found"), [("cudaStreamNonBlocking", True), ("cudaStreamDefault", False)])
+def test_the_default_stream_does_not_wait_for_a_non_blocking_one(flag: str, is_found: bool) -> None:
+    text = (
+        "void run(float* x, const float* host) {\n    cudaStream_t s;\n"
+        f"    CHECK(cudaStreamCreateWithFlags(&s, {flag}));\n"
+        "    CHECK(cudaMemcpyAsync(x, host, 1024, cudaMemcpyHostToDevice, s));\n    k<<<1, 256>>>(x);\n"
+        "    CHECK(cudaGetLastError());\n}\n"
+    )
+    assert ("KL270" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("index", "is_found"), [("T + 1", False), ("T + 2", True)])
+def test_an_index_is_compared_with_an_extent_of_the_same_template_parameter(index: str, is_found: bool) -> None:
+    text = (
+        "template <int T>\n__global__ void k(const float* __restrict__ x, float* __restrict__ y, int n) {\n"
+        f"    __shared__ float s[T + 2];\n    if (threadIdx.x == 0) s[{index}] = x[n];\n"
+        "    __syncthreads();\n    y[threadIdx.x] = s[threadIdx.x];\n}\n"
+    )
+    assert ("KL218" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("made", "is_found"), [("torch::empty(x.sizes())", True), ("torch::empty(x.sizes(), x.options())", False)]
+)
+def test_a_result_is_made_where_the_input_is(made: str, is_found: bool) -> None:
+    check = '    TORCH_CHECK(x.is_cuda() && x.is_contiguous() && x.scalar_type() == at::kFloat, "x");\n'
+    launch = "    k<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), y.data_ptr<float>());\n"
+    head, end = (
+        f"torch::Tensor f(torch::Tensor x) {{\n{check}",
+        "    C10_CUDA_KERNEL_LAUNCH_CHECK();\n    return y;\n}\n",
+    )
+    assert ("KL266" in cuda_codes(f"{head}    auto y = {made};\n{launch}{end}")) is is_found
+
+
+@pytest.mark.parametrize(
+    ("place", "is_found"), [("before", True), ("inside", False), ("by a helper", False), ("nowhere", True)]
+)
+def test_gradients_are_reset_in_the_loop_that_steps(place: str, is_found: bool) -> None:
+    reset = "optimizer.zero_grad()\n"
+    text = (
+        f"def clear(optimizer):\n    {reset}\ndef fit(model, batches, optimizer):\n"
+        + (f"    {reset}" if place == "before" else "")
+        + "    for x in batches:\n        model(x).mean().backward()\n        optimizer.step()\n"
+        + {"inside": f"        {reset}", "by a helper": "        clear(optimizer)\n"}.get(place, "")
+    )
+    assert ("KL172" in pytorch_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("    for x in batches:\n        out = model(x)\n        log(**scalars(loss=out.mean()))\n", "KL105"),
+        ("    for x in batches:\n        kept.append(pair(model(x))[1].cpu())\n", "KL105"),
+        ("    for p in model.parameters():\n        total = total + p.grad.norm(2) ** 2\n", "KL162"),
+    ],
+)
+def test_what_a_loop_reads_back_by_way_of_a_function_or_a_tuple_is_found(body: str, code: str) -> None:
+    helpers = (
+        "def scalars(**values):\n    return {name: v.detach().item() for name, v in values.items()}\n"
+        "def pair(x):\n    return x.amax(-1), x.argmax(-1)\n"
+    )
+    assert code in pytorch_codes(f"{helpers}def run(model, batches, kept, total, log):\n{body}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@torch.no_grad()\ndef gae(delta, decay):\n    out = torch.empty_like(delta)\n"
+        "    carry = torch.zeros_like(delta[0])\n"
+        "    for t in range(delta.shape[0] - 1, -1, -1):\n        carry = delta[t] + decay * carry\n"
+        "        out[t] = carry\n    return out\n",
+        "@torch.inference_mode()\ndef generate(model, prompt: torch.Tensor, n: int):\n    b, t = prompt.shape\n"
+        "    out = torch.empty((b, t + n), device=prompt.device)\n"
+        "    for i in range(t, t + n):\n        out[:, i] = model(out[:, :i])\n    return out\n",
+    ],
+)
+def test_loops_that_are_sequential_by_their_nature_are_silent(text: str) -> None:
+    assert pytorch_codes(text) == set()
