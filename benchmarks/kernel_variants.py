@@ -177,8 +177,8 @@ def bound_operations(
     """The forward and, where asked for, the backward operation of a text, bound."""
     from kernel_lsp.core.plan import ScalarParameter, TensorParameter
     from kernel_lsp.plan.binding import bind
-    from kernel_lsp.plan.chained import chained_backward
     from kernel_lsp.plan.parser import parse_or_raise
+    from kernel_lsp.plan.renaming import chained_backward
     from kernel_lsp.source.cuda import kernel_signatures
     from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
 

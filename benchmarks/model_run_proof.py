@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
-from kernel_lsp.evolve.archive.record import canonical_record
+from kernel_lsp.evolve.archive.model_records import canonical_record
 from tests.llm.chat_server import ChatServer
 from tests.llm.provider_script import TARGET, answer
 

@@ -26,7 +26,7 @@ from recorded_tasks import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target,
 
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
-from kernel_lsp.evolve.archive.record import record_run
+from kernel_lsp.evolve.archive.model_records import record_run
 
 MEASURED = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
 TASKS = (

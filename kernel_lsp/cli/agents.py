@@ -20,11 +20,6 @@ def serve(target: str, backward: bool, overrides: Mapping[str, Any]) -> int:
     return console.run_to_exit_status(_serve(stdout, target, backward, overrides))
 
 
-def write(target: str, directory: Path, backward: bool, overrides: Mapping[str, Any]) -> int:
-    """Write the folder. Returns the exit status."""
-    return console.run_to_exit_status(_write(target, directory, backward, overrides))
-
-
 async def _serve(stdout: BinaryIO, target: str, backward: bool, overrides: Mapping[str, Any]) -> int:
     settings = load_settings(Path.cwd(), overrides)
     async with AgentTools(target, Path.cwd(), settings, with_backward=backward) as tools:
@@ -38,7 +33,8 @@ async def _serve(stdout: BinaryIO, target: str, backward: bool, overrides: Mappi
     return console.EXIT_OK
 
 
-async def _write(target: str, directory: Path, backward: bool, overrides: Mapping[str, Any]) -> int:
+@console.command
+async def write(target: str, directory: Path, backward: bool, overrides: Mapping[str, Any]) -> int:
     settings = load_settings(Path.cwd(), overrides)
     with console.stage(f"capturing {target}"):
         async with AgentTools(target, Path.cwd(), settings, with_backward=backward) as tools:

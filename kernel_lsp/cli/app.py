@@ -452,7 +452,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Report the tools found, what each enables, and how to fix the rest."""
-    import kernel_lsp.cli.doctor as command
+    import kernel_lsp.cli.machine as command
 
     raise typer.Exit(command.main({"python": python}, as_json, verbose))
 

@@ -10,12 +10,8 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.archive.archive import merge_archives
 
 
-def main(sources: Sequence[Path], out: Path, as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_merge(sources, out, as_json))
-
-
-async def _merge(sources: Sequence[Path], out: Path, as_json: bool) -> int:
+@console.command
+async def main(sources: Sequence[Path], out: Path, as_json: bool) -> int:
     merge = merge_archives(sources, out)
     if as_json:
         console.print_json(merge)

@@ -4,16 +4,19 @@ worth measuring kernels on?"""
 from __future__ import annotations
 
 import asyncio
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from kernel_lsp.cli import console
-from kernel_lsp.cli.bench_view import BenchView
 from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters, bench_report
+from kernel_lsp.core.event import CandidateEvaluated, Event, GenerationStarted, NewBest, StageStarted
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
@@ -31,6 +34,89 @@ from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sam
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.tasks import filter_targets
+
+MAX_DETAIL = 160
+"""Characters of a row's failure in its line; the table at the end has all of it."""
+
+
+class BenchView:
+    """Use as a context manager. `n_kept` of `n_tasks` rows were finished by an earlier start."""
+
+    def __init__(self, n_tasks: int, deadline_s: float, n_kept: int, n_set_aside: int) -> None:
+        self._n_tasks, self._n_kept, self._n_done = n_tasks, n_kept, 0
+        self._running: dict[str, str] = {}
+        self._started = time.monotonic()
+        self._status = console.stderr.status("starting")
+        self._say(f"{counted(n_tasks, 'task')}, at most {duration(deadline_s)} each (--deadline)")
+        if n_kept:
+            self._say(f"{n_kept} of them finished in the last start")
+        if n_set_aside:
+            self._say(f"{counted(n_set_aside, 'row')} of the last start set aside: --resume keeps them")
+
+    def __enter__(self) -> BenchView:
+        if console.stderr.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def show(self, target: str, event: Event) -> None:
+        """Show how far a task is."""
+        if target not in self._running:
+            self._running[target] = "starting"
+            if not console.stderr.is_terminal:
+                self._say(f"{target}: started")
+        stage = _stage(event, target)
+        if stage:
+            self._running[target] = stage
+            self._status.update(Text("; ".join(f"{name}: {now}" for name, now in self._running.items())))
+
+    def finish(self, entry: BenchEntry) -> None:
+        """Print a finished row, and the time that the others may take."""
+        self._n_done += 1
+        self._running.pop(entry.target, None)
+        self._say(f"{self._n_done}/{self._n_tasks} {entry.target}: {_outcome(entry)}{self._left()}")
+
+    def _left(self) -> str:
+        n_run, n_left = self._n_done - self._n_kept, self._n_tasks - self._n_done
+        if n_run <= 0 or n_left <= 0:
+            return ""
+        return f"; about {duration((time.monotonic() - self._started) / n_run * n_left)} left"
+
+    def _say(self, text: str) -> None:
+        console.stderr.print(text, markup=False)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds or minutes, as a person says them."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _stage(event: Event, target: str) -> str:
+    match event:
+        case StageStarted():
+            return event.message.partition(target)[0].partition(":")[0].strip()
+        case GenerationStarted():
+            return f"generation {event.generation + 1}/{event.n_generations}"
+        case NewBest():
+            return f"best {event.score_us:.4g} us ({event.score_kind})"
+        case CandidateEvaluated() if event.depth == "screen":
+            return "measuring the fastest again" if event.score_kind == "measured" else ""
+    return ""
+
+
+def _outcome(entry: BenchEntry) -> str:
+    if entry.status != "verified":
+        return f"{entry.status}: {entry.detail[:MAX_DETAIL]}"
+    parts = ["verified"]
+    if entry.times:
+        kind = "" if entry.kind == "measured" else f" ({entry.kind})"
+        parts.append(f"{sum(each.ours_us for each in entry.times):.4g} us{kind}")
+    if "best" in entry.speedups:
+        parts.append(f"{entry.speedups['best']:.2f}x vs PyTorch")
+    return ", ".join([*parts, f"{entry.elapsed_s:.0f} s"])
+
 
 EXAMPLES_FILE = Path("examples") / "examples.toml"
 RESULTS_FOLDER = Path(".kernel-lsp") / "bench"
@@ -176,12 +262,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 STATUS_STYLES = {"passed": "green", "flagged": "bold red", "skipped": "dim"}
 
 
-def run_filters(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_filter(tasks, overrides, as_json))
-
-
-async def _filter(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: bool) -> int:
+@console.command
+async def run_filters(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: bool) -> int:
     if not tasks:
         raise UserError("no tasks given", next_step="kernel-lsp bench filter FOLDER model.py::Block")
     settings = load_settings(Path.cwd(), overrides)

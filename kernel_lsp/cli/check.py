@@ -24,12 +24,8 @@ STYLES = {
 }
 
 
-def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_check(kernel, task, overrides, as_json))
-
-
-async def _check(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
+@console.command
+async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
     async with SessionStart(settings) as start:
         with console.stage(f"checking {kernel}"):

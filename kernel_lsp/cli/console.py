@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pydantic import BaseModel
 
@@ -21,6 +21,7 @@ from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 LINE_OF_NEXT = "\n       "
 """Begins further lines of a next step, below the first one's text."""
 RECORD_INSTEAD = "or record a program that calls it: kernel-lsp record -- python PROGRAM.py"
+P = ParamSpec("P")
 EXIT_OK, EXIT_NO, EXIT_COULD_NOT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ def print_error(error: KernelLspError) -> None:
     if error.next_step:
         recording = [RECORD_INSTEAD] if isinstance(error, UnknownInputsError) else []
         say(f" next: {LINE_OF_NEXT.join([*error.next_step.splitlines(), *recording])}", markup=False)
+
+
+def command(main: Callable[P, Coroutine[Any, Any, int]]) -> Callable[P, int]:
+    """Decorate a coroutine function that is a command: a call runs it and returns its exit status."""
+    return wraps(main)(lambda *arguments, **options: run_to_exit_status(main(*arguments, **options)))
 
 
 def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:

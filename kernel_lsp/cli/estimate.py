@@ -9,19 +9,15 @@ from typing import Any
 from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.measurement import COMPILE, EAGER, Estimate
-from kernel_lsp.engine.line_costs import estimate_lines
+from kernel_lsp.engine.captures import estimate_lines
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session.check import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
 from kernel_lsp.verify.session.session import Session
 
 
-def main(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_estimate(target, overrides, as_json))
-
-
-async def _estimate(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
+@console.command
+async def main(target: str, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
     find_gpu(settings.target_gpu)  # an unknown GPU is reported before anything runs
     if target.endswith(KERNEL_SUFFIXES):

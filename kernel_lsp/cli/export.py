@@ -20,32 +20,15 @@ from kernel_lsp.evolve.archive.dataset import Format, rows, write_dataset
 from kernel_lsp.evolve.archive.dataset_folder import write_folder
 from kernel_lsp.evolve.run.export_source import Winner, archived_winner, checked_winner
 from kernel_lsp.evolve.run.optimize import describe_verification
-from kernel_lsp.export.package.project import (
-    PackageParts,
-    Provenance,
-    default_package_name,
-    sha256_of,
-    write_package,
-)
+from kernel_lsp.export.package.project import PackageParts, Provenance, default_package_name, sha256_of, write_package
 from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.plan.parser import parse_or_raise
 
 KERNEL_SUFFIX = ".cu"
 
 
-def main(
-    source: str,
-    forms: Mapping[str, Path | None],
-    task: str | None,
-    name: str | None,
-    overrides: Mapping[str, Any],
-    as_json: bool,
-) -> int:
-    """Run the command; returns the exit status. `forms` are the folders asked for, by form: one of them."""
-    return console.run_to_exit_status(_export(source, forms, task, name, overrides, as_json))
-
-
-async def _export(
+@console.command
+async def main(
     source: str,
     forms: Mapping[str, Path | None],
     task: str | None,
@@ -173,12 +156,8 @@ class DatasetWritten(Noun):
     runs: tuple[str, ...]
 
 
-def export_dataset(run: str, out: Path, form: str, as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_write(run, out, form, as_json))
-
-
-async def _write(run: str, out: Path, form: str, as_json: bool) -> int:
+@console.command
+async def export_dataset(run: str, out: Path, form: str, as_json: bool) -> int:
     if form not in FORMATS:
         raise UserError(f"there is no format '{form}'", next_step=f"formats: {', '.join(FORMATS)}")
     workspace = find_workspace(Path.cwd())

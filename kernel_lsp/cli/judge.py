@@ -17,12 +17,8 @@ from kernel_lsp.llm.recording import RecordedReply, write_recording
 HEADING = "{:<12} {:>7} {:>6} {:>8} {:>9} {:>6} {:>5} {:>4} {:>8}  {}"
 
 
-def main(corpus: Path, overrides: Mapping[str, Any], as_json: bool, record: Path | None, replay: Path | None) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_calibrate(corpus, overrides, as_json, record, replay))
-
-
-async def _calibrate(
+@console.command
+async def main(
     corpus: Path, overrides: Mapping[str, Any], as_json: bool, record: Path | None, replay: Path | None
 ) -> int:
     settings = load_settings(Path.cwd(), overrides)

@@ -31,7 +31,7 @@ from kernel_lsp.core.recommendation import detail_lines, one_line
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.record import record_run
+from kernel_lsp.evolve.archive.model_records import record_run
 from kernel_lsp.evolve.run.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import read_seed_kernel
 

@@ -11,12 +11,8 @@ from kernel_lsp.source.plan_draft import TASK, draft_plan
 from kernel_lsp.verify.session.check import read_kernel
 
 
-def main(kernel: Path, task: str | None, write: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_plan(kernel, task, write))
-
-
-async def _plan(kernel: Path, task: str | None, write: bool) -> int:
+@console.command
+async def main(kernel: Path, task: str | None, write: bool) -> int:
     text = read_kernel(kernel)
     if parse(text).plan is not None:
         raise UserError("the file has a launch plan already", file=str(kernel), next_step=f"kernel-lsp check {kernel}")

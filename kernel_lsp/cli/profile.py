@@ -19,12 +19,8 @@ MAX_LINES, MAX_EAGER = 12, 5
 MIN_SHARE = 0.01
 
 
-def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_profile(kernel, task, overrides, as_json))
-
-
-async def _profile(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
+@console.command
+async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_json: bool) -> int:
     settings = load_settings(Path.cwd(), overrides)
     with console.stage(f"profiling {kernel}"):
         report = await profile_kernel(kernel, task, Path.cwd(), settings)

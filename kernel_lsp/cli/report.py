@@ -15,12 +15,8 @@ PIPE_WIDTH = 120
 """Characters in a line where no terminal says how many it has."""
 
 
-def main(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
-    """Run the command; returns the exit status: 2 when there is no such run."""
-    return console.run_to_exit_status(_report(run_id, as_html, out, as_json))
-
-
-async def _report(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
+@console.command
+async def main(run_id: str, as_html: bool, out: Path | None, as_json: bool) -> int:
     directory = Path.cwd()
     if as_json:
         console.print_json(await asyncio.to_thread(run_report, directory, run_id))

@@ -17,19 +17,8 @@ EVERY_ATTEMPTS = 100
 """Attempts between two lines of progress."""
 
 
-def main(
-    n_tasks: int,
-    out: Path,
-    request: SynthesisRequest,
-    n_processes: int | None,
-    overrides: Mapping[str, Any],
-    as_json: bool,
-) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_synthesize(n_tasks, out, request, n_processes, overrides, as_json))
-
-
-async def _synthesize(
+@console.command
+async def main(
     n_tasks: int,
     out: Path,
     request: SynthesisRequest,

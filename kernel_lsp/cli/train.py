@@ -16,12 +16,9 @@ MIN_TASKS = 5
 """Minimum tasks to learn from: fewer say nothing about another one."""
 
 
-def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | None, order: str, seed: int) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_train(tables, workspaces, out or FILE, order, seed))
-
-
-async def _train(tables: Sequence[Path], workspaces: Sequence[Path], out: Path, order: str, seed: int) -> int:
+@console.command
+async def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | None, order: str, seed: int) -> int:
+    out = out or FILE
     if order not in ("cost_model", "policy"):
         raise UserError(f"there is no order '{order}'", next_step="orders: cost_model, policy")
     found = [*map(_read, tables), *schedule_tables(workspaces)]

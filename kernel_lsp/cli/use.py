@@ -14,8 +14,7 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.messages import RunResult
 from kernel_lsp.errors import UserError
-from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
-from kernel_lsp.source.operator_file import is_offered, takes_module
+from kernel_lsp.source.call_sites import Operator, Rewritten, is_offered, revert_operator, takes_module, use_operator
 from kernel_lsp.source.python_file import USE_PREFIX
 
 
@@ -30,12 +29,8 @@ class Used(Noun):
     is_complete: bool
 
 
-def main(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
-    """Run the command; returns the exit status."""
-    return console.run_to_exit_status(_use(run, as_json, reverts=reverts, applies=applies))
-
-
-async def _use(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
+@console.command
+async def main(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
     result = run_result(Path.cwd(), run)
     found = await asyncio.to_thread(_found, result, reverts=reverts)
     if applies:

@@ -112,7 +112,7 @@ class Operation:
     """One `op:` section: a signature, its contract, its tensors and its steps in order.
 
     `kept` are tensors that a forward writes for its backward. `n_before` of the first steps only make what a backward
-    is given: see `kernel_lsp.plan.chained`.
+    is given: see `kernel_lsp.plan.renaming`.
     """
 
     name: str

@@ -22,8 +22,8 @@ from kernel_lsp.core.event import (
 from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.engine.captures import forward_floor_us
 from kernel_lsp.engine.generated import origin_of
-from kernel_lsp.engine.line_costs import forward_floor_us
 from kernel_lsp.engine.messages import KernelRecord, Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive, RunRecord, is_workspace_free

@@ -25,7 +25,25 @@ SettingValues = dict[str, Any]
 """Overrides by setting name, as `kernel_lsp.config.load_settings` takes them."""
 
 
-class Optimize(Noun):
+class _Request(Noun):
+    """One request, with the id that its reply repeats."""
+
+    id: str
+
+
+class _InFolder(_Request):
+    """A request about a workspace, named by a folder in it."""
+
+    directory: Path
+
+
+class _Set(_InFolder):
+    """A request that depends on settings."""
+
+    settings: SettingValues = {}
+
+
+class Optimize(_Set):
     """Run an optimization; only the archive is written. Result: `RunResult`.
 
     For a notebook `target` names its file, and `cells` are the texts of its Python cells up to that of the symbol; a
@@ -34,189 +52,139 @@ class Optimize(Noun):
     """
 
     method: Literal["optimize"] = "optimize"
-    id: str
-    directory: Path
     target: str
     backward: bool = False
     cells: tuple[str, ...] = ()
     kernel: Path | None = None
     kernel_text: str | None = None
-    settings: SettingValues = {}
     has_editor_model: bool = False
 
 
-class OptimizeLines(Noun):
+class OptimizeLines(_Set):
     """Optimize the statements of `target` in the lines ``[first_line, last_line]``, 1-based, as a function of their own
     in a generated file. Result: `RunResult` with what takes their place."""
 
     method: Literal["optimize_lines"] = "optimize_lines"
-    id: str
-    directory: Path
     target: str
     first_line: int
     last_line: int
-    settings: SettingValues = {}
     has_editor_model: bool = False
 
 
-class Resume(Noun):
+class Resume(_InFolder):
     """Resume a run. `run_id` may be ``last``. Result: `RunResult`."""
 
     method: Literal["resume"] = "resume"
-    id: str
-    directory: Path
     run_id: str = "last"
     has_editor_model: bool = False
 
 
-class Check(Noun):
+class Check(_Set):
     """Check a kernel: the file, or `text` in place of its contents. Result: `CheckResult`."""
 
     method: Literal["check"] = "check"
-    id: str
-    directory: Path
     kernel: Path
     text: str | None = None
     target: str | None = None
-    settings: SettingValues = {}
 
 
-class ProfileKernel(Noun):
+class ProfileKernel(_Set):
     """Profile each line of a kernel, on the GPU if there is one, else on the executor. Profiles the file, or `text` in
     place of its contents. Result: `ProfileResult`."""
 
     method: Literal["profile"] = "profile"
-    id: str
-    directory: Path
     kernel: Path
     text: str | None = None
-    settings: SettingValues = {}
 
 
-class EstimateTarget(Noun):
+class EstimateTarget(_Set):
     """Capture a target, which imports its file, and estimate each of its lines. Result: `TargetEstimate`. `cells` is as
     in `Optimize`; lines then count from 1 in the concatenated cells. With `as_captured` this engine's last capture is
     reused, if there is one: nothing is imported, and the reply is immediate."""
 
     method: Literal["estimate"] = "estimate"
-    id: str
-    directory: Path
     target: str
     cells: tuple[str, ...] = ()
     as_captured: bool = False
-    settings: SettingValues = {}
 
 
-class InferInputs(Noun):
+class InferInputs(_Set):
     """Infer the pragmas that a target lacks, and try them on fake tensors. Result: `InferredInputs`. `cells` is as in
     `Optimize`."""
 
     method: Literal["infer_inputs"] = "infer_inputs"
-    id: str
-    directory: Path
     target: str
     cells: tuple[str, ...] = ()
-    settings: SettingValues = {}
 
 
 JobRequest = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget | InferInputs
 
 
-class Cancel(Noun):
+class Cancel(_Request):
     """Cancel a job: all its processes end within a second. Result: `Done`; the job's own reply reports the
     cancellation."""
 
     method: Literal["cancel"] = "cancel"
-    id: str
     job: str
 
 
-class AnswerModel(Noun):
+class AnswerModel(_Request):
     """Answer a `ModelAsked`. Result: `Done`; `found` is False when the job has ended."""
 
     method: Literal["answer_model"] = "answer_model"
-    id: str
     job: str
     call: str
     outcome: ModelOutcome
 
 
-class ListRuns(Noun):
+class ListRuns(_InFolder):
     """The runs in a workspace's archive, newest first. Result: `RunList`."""
 
     method: Literal["runs"] = "runs"
-    id: str
-    directory: Path
 
 
-class GetResult(Noun):
+class GetResult(_InFolder):
     """Return the files that a finished run would write. Result: `RunResult`."""
 
     method: Literal["result"] = "result"
-    id: str
-    directory: Path
     run_id: str = "last"
 
 
-class GetKernelRecord(Noun):
+class GetKernelRecord(_InFolder):
     """Ask what the archive knows of a kernel with this text. Result: `KernelRecord`."""
 
     method: Literal["kernel_record"] = "kernel_record"
-    id: str
-    directory: Path
     text: str
 
 
-class GetMachineCode(Noun):
+class GetMachineCode(_Set):
     """The PTX or SASS of the function at a 1-based `line` of the `text` of a kernel file. `architecture` is one such as
     ``sm_90``, empty for that of the target GPU. Result: `MachineCode`."""
 
     method: Literal["machine_code"] = "machine_code"
-    id: str
-    directory: Path
     kernel: Path
     text: str
     line: int
     form: MachineForm
     architecture: str = ""
-    settings: SettingValues = {}
 
 
-class DraftPlan(Noun):
+class DraftPlan(_Request):
     """A launch plan for a text without one. Result: `PlanDraft`."""
 
     method: Literal["draft_plan"] = "draft_plan"
-    id: str
     text: str
 
 
-class GetReport(Noun):
+class GetReport(_InFolder):
     """Return everything about a run, also of one in progress, as data and as one HTML page. Result: `ReportPage`."""
 
     method: Literal["report"] = "report"
-    id: str
-    directory: Path
     run_id: str = "last"
 
 
-Request = Annotated[
-    Optimize
-    | OptimizeLines
-    | Resume
-    | Check
-    | ProfileKernel
-    | EstimateTarget
-    | InferInputs
-    | Cancel
-    | AnswerModel
-    | ListRuns
-    | GetResult
-    | GetReport
-    | GetKernelRecord
-    | GetMachineCode
-    | DraftPlan,
-    Field(discriminator="method"),
-]
+OtherRequest = Cancel | AnswerModel | ListRuns | GetResult | GetReport | GetKernelRecord | GetMachineCode | DraftPlan
+Request = Annotated[JobRequest | OtherRequest, Field(discriminator="method")]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs")
 

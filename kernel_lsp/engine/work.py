@@ -45,8 +45,7 @@ from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.llm.callback import Ask
-from kernel_lsp.llm.manual import ManualPrompt
+from kernel_lsp.llm.manual import Ask, ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages

@@ -42,8 +42,7 @@ from kernel_lsp.gpu.eager import (
     product_us,
 )
 from kernel_lsp.gpu.floor import US_PER_S, peak_rate, shown_floor
-from kernel_lsp.gpu.launch import Traffic, launch_time
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.launch import Traffic, launch_time, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 
 LAUNCH_US = 2.2

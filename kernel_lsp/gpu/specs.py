@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from kernel_lsp.errors import SettingError
@@ -155,3 +156,13 @@ GPUS: tuple[GpuSpec, ...] = (
     # 148 SMs; L2 as the CUDA driver reports it.
     GpuSpec("B200", _SM_100, 148, 1.965e9, 8.0e12, 126 * MIB, 180 * GIB, 1125.0 * _T, 2250.0 * _T, 2250.0 * _T),
 )  # fmt: skip
+
+
+DEVICE_FOLDER = Path("/dev")
+DEVICE_PATTERNS = ("nvidia[0-9]*", "dxg")
+"""Device files of the driver, and of Windows GPUs under WSL."""
+
+
+def has_gpu(folder: Path = DEVICE_FOLDER) -> bool:
+    """Return True when a GPU device file exists. Only running something shows that the GPU works."""
+    return any(next(folder.glob(pattern), None) is not None for pattern in DEVICE_PATTERNS)

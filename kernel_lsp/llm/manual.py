@@ -1,10 +1,11 @@
-"""Ask a person with any chat as the model: the prompt is written to a file, the reply read from a file."""
+"""Ask a person with any chat as the model: the prompt is written to a file, the reply read from a file. An editor's own
+model is reached by a function."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,3 +116,28 @@ def _write(path: Path, text: str) -> None:
             file=str(path),
             next_step="name another folder: manual:DIR",
         ) from error
+
+
+Ask = Callable[[ModelRequest], Awaitable[Replied | ModelFailed]]
+"""Sends the request to the model and returns its reply. Every failure is a value."""
+
+
+class CallbackModel(FreeModel):
+    """Ask through `ask`; a request without a reply within `deadline_s` times out."""
+
+    def __init__(self, name: str, ask: Ask, deadline_s: float) -> None:
+        self._name, self._ask, self._deadline_s = name, ask, deadline_s
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def reply(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                outcome = await self._ask(request)
+        except TimeoutError:
+            return ModelFailed(model=self.name, cause="timeout", message=f"no reply within {self._deadline_s:.0f} s")
+        if isinstance(outcome, Replied):
+            on_text(outcome.text)
+        return outcome

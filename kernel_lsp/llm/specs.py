@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import get_args
 
 from kernel_lsp.errors import SettingError
-from kernel_lsp.llm.callback import Ask, CallbackModel
 from kernel_lsp.llm.litellm_model import Endpoint, LitellmModel, Prices
-from kernel_lsp.llm.manual import WAIT_S, ManualModel, OnPrompt, ignore_prompt, prompt_text
+from kernel_lsp.llm.manual import WAIT_S, Ask, CallbackModel, ManualModel, OnPrompt, ignore_prompt, prompt_text
 from kernel_lsp.llm.recording import Recording, ReplayModel, read_recording
 from kernel_lsp.llm.request import (
     FreeModel,

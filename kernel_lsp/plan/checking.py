@@ -22,11 +22,10 @@ from kernel_lsp.core.plan import (
     flat_arguments,
     launch_numbers,
 )
-from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
-from kernel_lsp.plan.renaming import GRADIENT_PREFIX
+from kernel_lsp.plan.renaming import GRADIENT_PREFIX, chained_backward
 
 
 def check(plan: LaunchPlan, signatures: Sequence[KernelSignature]) -> tuple[Finding, ...]:

@@ -24,13 +24,7 @@ from typing import Any
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
 from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.profiles import CACHE_VARIABLES
-from kernel_lsp.process.supervisor import (
-    Answered,
-    Died,
-    Overran,
-    _TailOutput,
-)
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.supervisor import Answered, Died, Overran, _TailOutput, end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, activity, as_error
 
 WORKER_FOLDER = WORKER_PROGRAM.parent

@@ -19,13 +19,7 @@ from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.ptx.run.layout import (
-    SHARED_POISON,
-    SHARED_START,
-    WRITTEN_BY_KERNEL,
-    WRITTEN_SUFFIX,
-    Interruptions,
-)
+from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, Interruptions
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_DEADLINE_S = 60.0

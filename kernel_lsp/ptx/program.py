@@ -18,10 +18,7 @@ from kernel_lsp.ptx.checks.findings import FindingLog, Place
 from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler, LoadedModule
 from kernel_lsp.ptx.run.buffers import BufferRequest
-from kernel_lsp.ptx.run.layout import (
-    SHARED_POISON,
-    SHARED_START,
-)
+from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START
 from kernel_lsp.ptx.run.machine import run_steps
 from kernel_lsp.ptx.run.run_request import InvalidRequestError, RunRequest
 from kernel_lsp.ptx.text.syntax import Instruction, Module, UnsupportedPtxError

@@ -11,20 +11,42 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import find_workspace
-from kernel_lsp.engine.messages import OptimizeLines, ProfileKernel
+from kernel_lsp.engine.messages import DraftPlan, OptimizeLines, PlanDraft, ProfileKernel
+from kernel_lsp.rules.finding import TextEdit, TextRange
 from kernel_lsp.server.client import Client
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, line_end
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation, rule_place
 from kernel_lsp.server.features.reports import show_report, show_result
 from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
-from kernel_lsp.server.jobs.plan_edit import write_plan
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
 from kernel_lsp.server.state import State
+
+LABEL = "kernel-lsp: add a launch plan"
+NOTHING = "no plan drafted: the file has no kernel that writes to memory"
+TOP = TextRange(0, 0, 0, 0)
+
+
+async def write_plan(state: State, document: Document) -> None:
+    """Draft a plan and insert it at the top, unless the text has changed meanwhile."""
+    serial = document.serial
+    reply = await state.engines.of(file_of(document).parent).ask(DraftPlan(id=new_id(), text=document.text))
+    draft = PlanDraft.model_validate(reply.result).text if reply.result is not None else ""
+    if not draft:
+        state.client.warn(reply.error.message if reply.error is not None else NOTHING)
+    elif document.serial != serial:
+        state.client.inform("the text has changed since: no plan was added")
+    else:
+        end = line_end(document)
+        inserted = TextEdit(TOP, draft.replace("\n", end) + end + end)
+        edit = document_edit(DocumentEdits(document, (inserted,)), versioned=state.client.features.versioned_edits)
+        await state.client.apply(edit, LABEL)
+
 
 ANALYSIS_WAIT_S, FIRST_ANALYSIS_S = 0.5, 30.0
 """Maximum waits for an analysis, in seconds: one takes some hundredths of a second, the first also the process's

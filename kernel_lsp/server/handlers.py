@@ -6,26 +6,68 @@ from collections.abc import Callable
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import FOLDER_NAME
+from kernel_lsp.engine.messages import GetMachineCode, MachineCode
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.commands import execute
 from kernel_lsp.server.documents.documents import Document, path_of
+from kernel_lsp.server.documents.edits import change_of
+from kernel_lsp.server.documents.places import file_of
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profile_hints, python_lenses
 from kernel_lsp.server.features.diagnostics import KERNEL_SUFFIX
 from kernel_lsp.server.features.formatting import plain_text
 from kernel_lsp.server.features.hover import cuda_hover, python_hover
-from kernel_lsp.server.jobs import machine_code, runs
+from kernel_lsp.server.jobs import runs
 from kernel_lsp.server.jobs.job_results import job_ended
+from kernel_lsp.server.jobs.jobs import new_id
 from kernel_lsp.server.jobs.starting import offer_interrupted, start_check, start_estimate
 from kernel_lsp.server.protocol import messages as protocol
-from kernel_lsp.server.protocol.capabilities import DIAGNOSTICS_IDENTIFIER
-from kernel_lsp.server.protocol.conversion import change_of
+from kernel_lsp.server.protocol.handshake import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.settings import SECTION, are_alike
 from kernel_lsp.server.state import Reactions, State
 from kernel_lsp.source.recorded import FILE_NAME as RECORDING_NAME
+
+
+async def _machine_code(state: State, params: protocol.MachineCodeParams) -> protocol.MachineCodeResult:
+    document = state.documents.named(params.uri)
+    if document is None or document.language != "cuda":
+        raise JsonRpcInvalidParams(message=f"no CUDA document {params.uri!r} is open")
+    if not state.trust.allows_commands:
+        raise JsonRpcInvalidParams(message="the workspace is not trusted")
+    path = file_of(document)
+    request = GetMachineCode(
+        id=new_id(),
+        directory=path.parent,
+        kernel=path,
+        text=document.text,
+        line=params.line + 1,
+        form=params.form,
+        architecture=params.architecture,
+        settings=state.settings.overrides(path.parent),
+    )
+    reply = await state.engines.of(path.parent).ask(request)
+    if reply.error is not None:
+        problem = f"{reply.error.message}. Next: {reply.error.next_step}".removesuffix(". Next: ")
+        return _result(MachineCode(form=params.form, architecture=params.architecture, problem=problem))
+    return _result(MachineCode.model_validate(reply.result))
+
+
+def _result(code: MachineCode) -> protocol.MachineCodeResult:
+    return protocol.MachineCodeResult(
+        text=code.text,
+        lines=[line - 1 for line in code.lines],
+        function=code.function,
+        architecture=code.architecture,
+        first_line=code.first_line - 1,
+        last_line=code.last_line - 1,
+        architectures=list(code.architectures),
+        problem=code.problem,
+    )
+
 
 FIRST_ANALYSIS_S = 5.0
 """Maximum wait of a request for the first analysis of a text, in seconds. A later request uses the rebased older
@@ -350,7 +392,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "kernelLsp/didChangeTrust": _trust_changed,
     "kernelLsp/status": _status,
     **runs.HANDLERS,
-    **machine_code.HANDLERS,
+    "kernelLsp/machineCode": _machine_code,
 }
 
 

@@ -28,16 +28,15 @@ from kernel_lsp.engine.messages import (
     RunList,
 )
 from kernel_lsp.errors import SettingError
-from kernel_lsp.gpu.presence import has_gpu
+from kernel_lsp.gpu.specs import has_gpu
 from kernel_lsp.server.analysis.analysis_client import Analyses
 from kernel_lsp.server.client import Client, as_object
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
-from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
 from kernel_lsp.server.jobs.editor_model import EditorModel, ManualPrompts
 from kernel_lsp.server.jobs.jobs import Engines, Job, Jobs, new_id
-from kernel_lsp.server.knowledge import Knowledge, KnownCheck
+from kernel_lsp.server.knowledge import ArchiveWatch, Knowledge, KnownCheck
 from kernel_lsp.server.protocol.handshake import Initialized
 from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.settings import EditorSettings, Trust

@@ -12,15 +12,7 @@ from pathlib import Path
 from kernel_lsp.core.expression import free_names
 from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
-from kernel_lsp.source.inference.proposal import (
-    EXAMPLES,
-    INIT_PREFIX,
-    Example,
-    Proposal,
-    Signature,
-    needed,
-    propose,
-)
+from kernel_lsp.source.inference.proposal import EXAMPLES, INIT_PREFIX, Example, Proposal, Signature, needed, propose
 from kernel_lsp.source.pragma import (
     NumberItem,
     Pragma,

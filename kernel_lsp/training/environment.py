@@ -4,11 +4,7 @@ environment = KernelEnvironment(RecordedBackend(table), n_steps=4)
 observation = environment.reset("L1_23_Softmax_0")
 step = await environment.step({"task.threads": 256})
 
-An action is a `.cu` text or a schedule of the generator. The reward is -1, 1, 2 or 3.
-
-An action is a `.cu` text or a schedule of the generator. The reward is -1, 1, 2 or 3 (`kernel_lsp.training.rewards`).
-
-Rewards for learning from verdicts: -1, 1, 2 or 3, as defined by CUDA Agent (arXiv 2602.24286).
+An action is a `.cu` text or a schedule of the generator. Rewards are those of CUDA Agent (arXiv 2602.24286).
 
 -1: incorrect; 1: correct; 2: also more than 5 % faster than eager PyTorch; 3: also faster than every timed mode of
 `torch.compile`. The lower reward of forward and backward counts. Estimates earn at most 2.

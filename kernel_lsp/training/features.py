@@ -18,8 +18,8 @@ from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.plan.binding import bind
-from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.plan.renaming import chained_backward
 from kernel_lsp.source.cuda import kernel_signatures
 
 Schedule = Mapping[str, int | str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernel_lsp.engine.messages import AnswerModel, Done, JobNews
 from kernel_lsp.engine.runner import EditorModelCalls
-from kernel_lsp.llm.callback import CallbackModel
+from kernel_lsp.llm.manual import CallbackModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, Replied
 
 from .engines import engine

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.model_records import ModelRecords
-from kernel_lsp.evolve.archive.record import canonical_record
+from kernel_lsp.evolve.archive.model_records import ModelRecords, canonical_record
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.recording import Recording, ReplayModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text

@@ -21,10 +21,10 @@ from kernel_lsp.core.task import Graph, Task, TaskScalar
 from kernel_lsp.core.verdict import BuildFailed, Built
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.plan.binding import bind
-from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.checking import check as check_plan
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.plan.renaming import chained_backward
 from kernel_lsp.process.worker_client import CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions
 from kernel_lsp.source.cuda import kernel_signatures

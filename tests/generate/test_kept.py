@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.plan import Launch, LaunchPlan, LibraryStep
-from kernel_lsp.plan.chained import given_by_forward
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.plan.renaming import given_by_forward
 
 from .harness import check, plan_text, tensor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.launch import occupancy
 from kernel_lsp.gpu.specs import find_gpu
 
 H200, A100, T4, RTX_3090, V100 = (

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import SettingError, UserError
-from kernel_lsp.llm.callback import CallbackModel
 from kernel_lsp.llm.litellm_model import LitellmModel, hide_keys, hide_known_keys
-from kernel_lsp.llm.manual import ManualModel, ManualPrompt, open_reply, read_reply
+from kernel_lsp.llm.manual import CallbackModel, ManualModel, ManualPrompt, open_reply, read_reply
 from kernel_lsp.llm.patience import Ledger, Pace, PatientModel
 from kernel_lsp.llm.recording import RecordedReply, RecordedValue, ReplayModel, read_recording, write_recording
 from kernel_lsp.llm.request import Message, ModelFailed, ModelOutcome, ModelRequest, Replied, Usage

@@ -6,9 +6,9 @@ import pytest
 
 from kernel_lsp.core.plan import BoundOperation, LaunchPlan
 from kernel_lsp.plan.binding import bind
-from kernel_lsp.plan.chained import chained_backward, given_by_forward, without_kept
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.parser import parse, parse_or_raise
+from kernel_lsp.plan.renaming import chained_backward, given_by_forward, without_kept
 from kernel_lsp.source.cuda import kernel_signatures
 
 KERNELS = """

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_lsp.engine.messages import RunList, RunSummary
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.server.jobs.archive_watch import ArchiveWatch
+from kernel_lsp.server.knowledge import ArchiveWatch
 
 from .client import VSCODE, Client, initialized
 from .fake_engine import requests_of, write_script

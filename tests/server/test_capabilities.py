@@ -9,9 +9,8 @@ from lsprotocol import types
 from pygls.protocol import default_converter
 
 from kernel_lsp.server.handlers import HANDLERS
-from kernel_lsp.server.protocol import capabilities
 from kernel_lsp.server.protocol import messages as protocol
-from kernel_lsp.server.protocol.capabilities import client_features, server_capabilities
+from kernel_lsp.server.protocol.handshake import COMMANDS, client_features, server_capabilities
 
 from .client import MINIMAL, NEOVIM, VSCODE
 
@@ -48,7 +47,7 @@ def test_no_completion_and_no_navigation_beside_clangd() -> None:
 
 
 def test_the_commands_are_those_of_the_protocol_file() -> None:
-    assert set(capabilities.COMMANDS) == {command.name for command in protocol.COMMANDS}
+    assert set(COMMANDS) == {command.name for command in protocol.COMMANDS}
 
 
 def test_methods_of_ours_that_a_client_sends_are_handled() -> None:

@@ -11,7 +11,7 @@ from lsprotocol import types
 from kernel_lsp.engine.messages import ResultFile
 from kernel_lsp.server.documents.documents import Documents
 from kernel_lsp.server.documents.edits import Proposal, propose, write_aside
-from kernel_lsp.server.protocol.capabilities import client_features
+from kernel_lsp.server.protocol.handshake import client_features
 
 from .client import MINIMAL, NEOVIM, VSCODE
 

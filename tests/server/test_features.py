@@ -22,7 +22,7 @@ from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profil
 from kernel_lsp.server.features.diagnostics import check_diagnostics, diagnostics_of
 from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hover
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
-from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, client_features
+from kernel_lsp.server.protocol.handshake import REWRITE_KIND, client_features
 from kernel_lsp.source.call_sites import OPERATOR_MARK
 from kernel_lsp.source.recorded import write_recording
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest

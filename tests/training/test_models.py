@@ -8,10 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_lsp.training.cost_model import CostModel, fit_cost_model
 from kernel_lsp.training.policy import Adam, Network, Policy, Pool, history_features
 from kernel_lsp.training.ppo import PpoSettings, Trainer
-from kernel_lsp.training.ranker import Fitted, Models, centred_log_times, read_models, train_models, write_models
+from kernel_lsp.training.ranker import (
+    CostModel,
+    Fitted,
+    Models,
+    centred_log_times,
+    fit_cost_model,
+    read_models,
+    train_models,
+    write_models,
+)
 from kernel_lsp.training.table import ScheduleTable, TimedTask, feature_names, matrix
 from tests.training.tables import made_up_table
 

@@ -11,22 +11,20 @@ from kernel_lsp.core.event import Event
 from kernel_lsp.core.task import Task
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords
-from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.feedback import ProfileCandidate, Profiler, facts_of_task
 from kernel_lsp.evolve.propose.model_search import ModelSearch, ModelSearchSettings
 from kernel_lsp.evolve.propose.population import INNOVATIONS, as_kernels, related
-from kernel_lsp.evolve.propose.prompt_builder import Questions
+from kernel_lsp.evolve.propose.prompt_builder import Conversation, Questions
 from kernel_lsp.evolve.propose.proposal import Workshop
 from kernel_lsp.evolve.run.evaluations import Evaluations
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest
 from kernel_lsp.evolve.run.task_text import describe_task, task_floor_us
 from kernel_lsp.gpu.floor import graph_bytes
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.judges.calibration import Calibration, read_calibration
 from kernel_lsp.llm.judges.judges import Panel
 from kernel_lsp.llm.litellm_model import Endpoint
-from kernel_lsp.llm.manual import WAIT_S, OnPrompt, ignore_prompt
+from kernel_lsp.llm.manual import WAIT_S, Ask, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Pace
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import Recording, read_recording

@@ -22,7 +22,6 @@ from kernel_lsp.evolve.archive.archive import make_folder
 from kernel_lsp.evolve.propose.model_run import open_models
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.task_text import describe_task
-from kernel_lsp.llm.callback import Ask
 from kernel_lsp.llm.judges.calibration import (
     JUDGES,
     Calibration,
@@ -36,6 +35,7 @@ from kernel_lsp.llm.judges.calibration import (
     write_calibration,
 )
 from kernel_lsp.llm.judges.judges import Case, Panel
+from kernel_lsp.llm.manual import Ask
 from kernel_lsp.llm.patience import Ledger, Pace, PatientModel, Spending
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import RecordedReply, read_recording

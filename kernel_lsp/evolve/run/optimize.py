@@ -37,8 +37,7 @@ from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKer
 from kernel_lsp.evolve.run.reuse import TunedKey, TunedSchedule, TunedSchedules, tuned_key
 from kernel_lsp.export.python.operator import check_operator_can_be_written, write_operator
 from kernel_lsp.generate.program import Program, plan_program
-from kernel_lsp.llm.callback import Ask
-from kernel_lsp.llm.manual import OnPrompt, ignore_prompt
+from kernel_lsp.llm.manual import Ask, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Spending
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.pytorch import read_target

@@ -30,8 +30,8 @@ from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
 from kernel_lsp.export.python.python_text import bracketed, indented, literal, section, string_literal
 from kernel_lsp.export.python.runtime_text import USE_PARTS, runtime_text
-from kernel_lsp.plan.chained import without_kept
 from kernel_lsp.plan.contract import contract_holds
+from kernel_lsp.plan.renaming import without_kept
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
 from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.nvrtc.compile import may_need_own

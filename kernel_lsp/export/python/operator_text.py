@@ -34,8 +34,7 @@ from kernel_lsp.export.python.python_text import (
 )
 from kernel_lsp.export.python.reference_text import reference_function, unread_numbers
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, runtime_names
-from kernel_lsp.plan.chained import given_by_forward
-from kernel_lsp.plan.renaming import with_fixed_dims, with_task_names
+from kernel_lsp.plan.renaming import given_by_forward, with_fixed_dims, with_task_names
 
 LOCAL_NAMES = (
     "run",

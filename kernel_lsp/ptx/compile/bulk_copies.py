@@ -17,7 +17,7 @@ from kernel_lsp.ptx.compile.memory import (
     store,
     stored_bytes,
 )
-from kernel_lsp.ptx.run.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
+from kernel_lsp.ptx.run.async_copies import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.run.layout import CopyQueue, FaultKind, Info, Thread
 from kernel_lsp.ptx.text.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 
@@ -122,7 +122,7 @@ def _in_cluster(e: Emitter, space: str) -> str:
 
 
 def _call(e: Emitter, i: Instruction, function: str, pointer: str, *arguments: str) -> None:
-    """Call a function of `kernel_lsp.ptx.run.barrier_objects`, and leave the kernel when it reports a fault."""
+    """Call a function of `kernel_lsp.ptx.run.async_copies`, and leave the kernel when it reports a fault."""
     fine = e.label()
     place = e.op(f"ptrtoint ptr {pointer} to i64")
     values = ("%context.i", "%thread.i", str(e.site(Site(i, "shared", OBJECT_BYTES, True, True))), place, *arguments)

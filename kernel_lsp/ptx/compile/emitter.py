@@ -26,13 +26,7 @@ from kernel_lsp.ptx.analysis.kernel_traits import (
     registers_read_as_bits,
     waits_for_grid,
 )
-from kernel_lsp.ptx.analysis.variable_places import (
-    ApartPlaces,
-    Places,
-    SharedLayout,
-    round_up,
-    shared_layout,
-)
+from kernel_lsp.ptx.analysis.variable_places import ApartPlaces, Places, SharedLayout, round_up, shared_layout
 from kernel_lsp.ptx.compile.fragments import ALL_LANES
 from kernel_lsp.ptx.compile.ir_text import IrText
 from kernel_lsp.ptx.compile.special_registers import special_register

@@ -11,14 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site
-from kernel_lsp.ptx.compile.fragments import (
-    LANES_PER_ROW,
-    REGISTER_BITS,
-    Fragment,
-    Role,
-    fragment,
-    parse_shape,
-)
+from kernel_lsp.ptx.compile.fragments import LANES_PER_ROW, REGISTER_BITS, Fragment, Role, fragment, parse_shape
 from kernel_lsp.ptx.compile.memory import locate_at, operand_address, space_of
 from kernel_lsp.ptx.compile.warp_batches import Held, Step
 from kernel_lsp.ptx.compile.warp_functions import (
@@ -35,14 +28,7 @@ from kernel_lsp.ptx.compile.warp_functions import (
 )
 from kernel_lsp.ptx.run.layout import MATRIX_STRIDE_BYTES, FaultKind
 from kernel_lsp.ptx.text.flow import registers_of, used
-from kernel_lsp.ptx.text.syntax import (
-    WIDTH_BITS,
-    Instruction,
-    Operand,
-    Register,
-    UnsupportedPtxError,
-    Vector,
-)
+from kernel_lsp.ptx.text.syntax import WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
 
 _INTEGER_SHAPES = ("m8n8k16", "m16n8k16", "m16n8k32")
 MMA_SHAPES: dict[str, tuple[str, ...]] = {

@@ -26,12 +26,7 @@ from kernel_lsp.ptx.races.layout import (
     Sync,
 )
 from kernel_lsp.ptx.races.order import known_time
-from kernel_lsp.ptx.races.signals import (
-    covering_entry,
-    is_acquired,
-    is_later_throughout,
-    is_waited_since,
-)
+from kernel_lsp.ptx.races.signals import covering_entry, is_acquired, is_later_throughout, is_waited_since
 from kernel_lsp.ptx.run.layout import FaultKind, Info
 
 N_SAME_WRITERS = 61

@@ -8,15 +8,7 @@ from __future__ import annotations
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load64, store64
 from kernel_lsp.ptx.races.order import order_arrival, order_barrier, tick
-from kernel_lsp.ptx.run.layout import (
-    N_BARRIERS,
-    WARP_SIZE,
-    Context,
-    FaultKind,
-    Operation,
-    Status,
-    Thread,
-)
+from kernel_lsp.ptx.run.layout import N_BARRIERS, WARP_SIZE, Context, FaultKind, Operation, Status, Thread
 
 
 def release_barriers(context: int) -> int:

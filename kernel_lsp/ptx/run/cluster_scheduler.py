@@ -27,13 +27,7 @@ from kernel_lsp.ptx.run.layout import (
     Status,
     Thread,
 )
-from kernel_lsp.ptx.run.scheduler import (
-    BLOCK_ID_MASK,
-    N_PASSES_BEFORE_PARKING,
-    TRACE_BLOCK,
-    run_block,
-    start_block,
-)
+from kernel_lsp.ptx.run.scheduler import BLOCK_ID_MASK, N_PASSES_BEFORE_PARKING, TRACE_BLOCK, run_block, start_block
 
 NO_STEP = 1 << 62
 """Sentinel above any thread's `CLUSTER_STEP`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.launch import occupancy
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.ptx.compile.emitter import EmittedKernel
 from kernel_lsp.ptx.compile.jit import CompiledKernel, LoadedModule

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernel_lsp.ptx.run.buffers import BufferRequest
-from kernel_lsp.ptx.run.layout import (
-    SHARED_POISON,
-    SHARED_START,
-    Interruptions,
-)
+from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START, Interruptions
 
 ThreadOrder = Literal["forward", "reverse", "random"]
 LOCAL_POISONS = (0xFF, 0x7F, 0xFE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernel_lsp.ptx.compile.native import call_thread, fill, load64, store64
 from kernel_lsp.ptx.races.order import start_races
-from kernel_lsp.ptx.races.stores import settle_store
+from kernel_lsp.ptx.races.watch import settle_store
 from kernel_lsp.ptx.run.async_copies import look_for_copies
 from kernel_lsp.ptx.run.block_barriers import release_barriers
 from kernel_lsp.ptx.run.layout import (

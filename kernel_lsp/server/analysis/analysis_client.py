@@ -15,8 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernel_lsp.process.channel import Channel
-from kernel_lsp.server.analysis.analysis_types import ANALYSIS, EMPTY, Analysis
-from kernel_lsp.server.analysis.rebase import carried
+from kernel_lsp.server.analysis.analysis_types import ANALYSIS, EMPTY, Analysis, carried
 from kernel_lsp.server.documents.documents import Document, Documents
 
 ANALYST = (sys.executable, "-m", "kernel_lsp.server.analysis.analysis_worker")

@@ -1,4 +1,5 @@
-"""The static analysis in its own process: reads texts, writes `Analysis` objects, one JSON line each.
+"""The static analysis in its own process: reads texts, writes `Analysis` objects, one JSON line each. With the argument
+`targets` it lists the targets of one file or folder instead.
 
 Parsing holds the interpreter lock, and a broken grammar could crash the process; neither may affect the server that
 answers the editor. No user code is run, and nothing but the given text is read.
@@ -11,8 +12,10 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.plan import Launch, LaunchPlan
@@ -32,9 +35,9 @@ from kernel_lsp.server.analysis.analysis_types import (
     Target,
     TextRange,
     Use,
+    below,
 )
-from kernel_lsp.server.analysis.rebase import below
-from kernel_lsp.source.call_sites import OPERATOR_MARK, USE_PREFIX
+from kernel_lsp.source.call_sites import MAX_FILE_BYTES, MAX_FILES, OPERATOR_MARK, USE_PREFIX, python_files
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import (
@@ -65,6 +68,9 @@ def main() -> None:
     """Answer requests until stdin ends."""
     stdout = claim_stdout()
     step_back(NICENESS)
+    if sys.argv[1:] == ["targets"]:
+        stdout.write(json.dumps(scan(Path(json.loads(sys.stdin.readline())["folder"]))).encode() + b"\n")
+        return
     _warm_up()
     for line in sys.stdin.buffer:
         request = json.loads(line)
@@ -98,6 +104,23 @@ def targets_of(path: Path, text: str) -> tuple[Target, ...]:
         return tuple(_targets(path, parse_python(text, str(path), origin=path))) if TORCH in text else ()
     except TargetError:
         return ()
+
+
+def scan(folder: Path) -> dict[str, Any]:
+    """List the targets in a file or below a folder, as far as `MAX_FILES` reaches."""
+    files = [folder] if folder.is_file() else list(islice(python_files(folder), MAX_FILES + 1))
+    targets = [target for file in files[:MAX_FILES] for target in _targets_in_file(file)]
+    return {"targets": targets, "is_complete": len(files) <= MAX_FILES}
+
+
+def _targets_in_file(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8") if file.stat().st_size <= MAX_FILE_BYTES else ""
+    except (OSError, UnicodeDecodeError):
+        return
+    for target in targets_of(file, text):
+        names = ("symbol", "is_module", "line", "inputs")
+        yield {"uri": file.as_uri(), **{name: getattr(target, name) for name in names}}
 
 
 def _warm_up() -> None:

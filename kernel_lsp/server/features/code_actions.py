@@ -17,9 +17,8 @@ from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, line
 from kernel_lsp.server.features.diagnostics import check_diagnostics, rule_diagnostic
 from kernel_lsp.server.features.explanations import is_explained
 from kernel_lsp.server.knowledge import Knowledge
-from kernel_lsp.server.protocol.capabilities import REWRITE_KIND, ClientFeatures
-from kernel_lsp.source.call_sites import USE_PREFIX
-from kernel_lsp.source.operator_file import import_statement, is_offered
+from kernel_lsp.server.protocol.handshake import REWRITE_KIND, ClientFeatures
+from kernel_lsp.source.call_sites import USE_PREFIX, import_statement, is_offered
 
 QUICK_FIX = types.CodeActionKind.QuickFix.value
 

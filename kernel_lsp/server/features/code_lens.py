@@ -13,6 +13,7 @@ from kernel_lsp.engine.messages import RunSummary
 from kernel_lsp.rules.finding import TextRange
 from kernel_lsp.server.analysis.analysis_types import Analysis, Target
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.edits import line_range, to_range
 from kernel_lsp.server.features.formatting import (
     check_text,
     facts_text,
@@ -23,7 +24,6 @@ from kernel_lsp.server.features.formatting import (
     time_text,
 )
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
-from kernel_lsp.server.protocol.conversion import line_range, to_range
 
 
 def python_lenses(document: Document, analysis: Analysis, knowledge: Knowledge) -> list[types.CodeLens]:

@@ -13,10 +13,10 @@ from kernel_lsp.core.recommendation import one_line
 from kernel_lsp.rules.finding import SOURCE, RuleFinding, TextRange
 from kernel_lsp.server.analysis.analysis_types import Analysis
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.server.documents.edits import line_range, to_range
 from kernel_lsp.server.features.explanations import page_file
 from kernel_lsp.server.features.formatting import verdict_text
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck
-from kernel_lsp.server.protocol.conversion import line_range, to_range
 
 SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.errors import SettingError
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.launch import occupancy
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.server.analysis.analysis_types import Analysis, Kernel, Target
 from kernel_lsp.server.documents.documents import Document

@@ -11,8 +11,15 @@ from kernel_lsp.config import find_workspace
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.server.documents.edits import propose
 from kernel_lsp.server.state import State
-from kernel_lsp.source.call_sites import Operator, Rewritten, revert_operator, use_operator
-from kernel_lsp.source.operator_file import is_offered, puts_into_module, takes_module
+from kernel_lsp.source.call_sites import (
+    Operator,
+    Rewritten,
+    is_offered,
+    puts_into_module,
+    revert_operator,
+    takes_module,
+    use_operator,
+)
 
 
 async def offer_call_sites(state: State, result: RunResult) -> None:

@@ -25,7 +25,7 @@ from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.state import State
 from kernel_lsp.source.recorded import read_recording
 
-SCAN = (sys.executable, "-m", "kernel_lsp.server.analysis.target_scan")
+SCAN = (sys.executable, "-m", "kernel_lsp.server.analysis.analysis_worker", "targets")
 SCAN_S = 60.0
 """Timeout of one folder scan, in seconds, in case the file system hangs."""
 

@@ -21,11 +21,10 @@ from kernel_lsp.core.task import Graph, GraphOutput, Task, TaskScalar, TensorTyp
 from kernel_lsp.core.verdict import BuildFailed
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import bind_in, blocks_by_line, decisions, has_grids_that_fit
-from kernel_lsp.plan.chained import chained_backward
 from kernel_lsp.plan.checking import check
 from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_scope
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.plan.renaming import fixed_dims, with_fixed_dims, with_task_names
+from kernel_lsp.plan.renaming import chained_backward, fixed_dims, with_fixed_dims, with_task_names
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, shapes_for
 

@@ -16,7 +16,7 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, Launch, Operation
 from kernel_lsp.core.verdict import Built, Crashed, KernelFacts
 from kernel_lsp.errors import PlanError
-from kernel_lsp.gpu.occupancy import Occupancy, occupancy
+from kernel_lsp.gpu.launch import Occupancy, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.binding import MAX_SHARED_BYTES, SharedMemoryError, shared_bound
 from kernel_lsp.verify.model.cases import OperationKind, Sizes

@@ -32,14 +32,13 @@ from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsu
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation, time_floor
 from kernel_lsp.gpu.floor import added_bases
-from kernel_lsp.gpu.launch import SECTOR_BYTES
-from kernel_lsp.gpu.occupancy import occupancy
+from kernel_lsp.gpu.launch import SECTOR_BYTES, occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import Confinement
 from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.process.worker_client import CaseFiles
-from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
+from kernel_lsp.toolchain.tools.listing import Tool, find_tools
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase
 from kernel_lsp.verify.profile.advice import advise

@@ -18,14 +18,13 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
-from kernel_lsp.gpu.presence import has_gpu
-from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu, has_gpu
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.ssh import Machine
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.supervisor import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.supervisor import end_tasks
 from kernel_lsp.verify.timing.rounds import Asker, Subject, SubjectFailed, end, prepare
 
 MODES = {
