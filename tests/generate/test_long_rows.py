@@ -284,6 +284,20 @@ def test_blocks_hold_what_a_second_pass_needs(way: str, text: str, shape: tuple[
     assert not re.search(r"(?<!\.)\b(grad_out|x|w)\b", second_pass)
 
 
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("held", {"blocks": 2, "threads": 64, "vector": 4, "cached": 2}),
+        ("next_row", WAYS["a grid, the next row in shared memory"]),
+    ],
+)
+def test_a_tensor_may_have_the_name_of_shared_memory(name: str, way: dict[str, int]) -> None:
+    schedule = {f"f_backward.{knob}": value for knob, value in {"cached": 1, **way}.items()}
+    text = f"def f({name}): return F.layer_norm({name}, {name}.shape[1:])"
+    checked = check(text, inputs=[tensor(name, 3, 5000)], backward=True, schedule=schedule)
+    assert f"extern __shared__ uint4 {name}_2[];" in checked.text
+
+
 def test_gradients_of_one_long_norm_are_held_by_default() -> None:
     inputs = [tensor(name, *shape) for name, shape in (("x", (1, 64, 256, 256)), ("w", (64, 256, 256)))]
     found = plan_text("def f(x, w): return F.layer_norm(x, w.shape, w, w)", inputs=inputs, backward=True).render({})

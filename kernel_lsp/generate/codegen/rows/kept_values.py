@@ -75,8 +75,9 @@ class KeptValues:
             return
         vector = self._schedule.vector
         n_in_registers, self.shared_bytes = _placement(self._values, self._schedule, n_items)
-        if self.shared_bytes:
-            scope.line(f"extern __shared__ uint4 {HELD}[];")
+        held = scope.names.take(HELD) if self.shared_bytes else ""
+        if held:
+            scope.line(f"extern __shared__ uint4 {held}[];")
         offset = 0
         for place, value in enumerate(self._values):
             name = scope.names.take(f"kept_{value.name}")
@@ -86,7 +87,7 @@ class KeptValues:
             if place < n_in_registers:
                 scope.line(f"{type_} {name}[{n_items}]{lanes};")
             else:
-                start = f"{HELD} + {offset}" if offset else HELD
+                start = f"{held} + {offset}" if offset else held
                 declared, cast = (f" (*{name}){lanes}", f" (*){lanes}") if lanes else (f"* {name}", "*")
                 scope.line(f"{type_}{declared} = reinterpret_cast<{type_}{cast}>({start});  // a thread reads its own")
                 item = f"item * {self._schedule.threads} + threadIdx.x"

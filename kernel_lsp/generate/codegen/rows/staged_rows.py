@@ -34,12 +34,13 @@ class StagedRows(RowCache):
     def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str, *, condition: str = "") -> None:
         """Declare the stage of every kept read, and start to copy the first row, of `limit` packs, if there is one."""
         self._n_items, self._lane, self._limit = n_items, lane, limit
-        scope.line(f"extern __shared__ uint4 {STAGE}[];")
+        stage = scope.names.take(STAGE)
+        scope.line(f"extern __shared__ uint4 {stage}[];")
         offset = 0
         for access in self.shared_reads():
             type_ = self._type(access)
             name = self._stage(access)
-            start = STAGE if not offset else f"{STAGE} + {offset}"
+            start = stage if not offset else f"{stage} + {offset}"
             scope.line(f"{type_}* {name} = reinterpret_cast<{type_}*>({start});")
             offset += access.dtype.itemsize * self.schedule.vector * n_items * self.schedule.threads // 16
         if condition:
