@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,15 @@ def signature(*parts):
     n_signatures += 1
     return taken(*parts)
 
+timed = []
+
+class Sample(calls.Sample):
+    def __init__(self, torch, on_cuda, weight):
+        timed.append((recorder.n_steps, weight))
+        super().__init__(torch, on_cuda, weight)
+
 calls.signature = recorders.signature = signature
+recorders.Sample = Sample
 calls.time = recorders.time = clock
 recorder = recorders.Recorder(sys.argv[1], sys.argv[1], 0)
 sys.meta_path.insert(0, recorders.Finder(recorder))
@@ -43,7 +52,7 @@ with torch.inference_mode():
 n_calls = {key: target.n_calls for key, target in recorder.targets.items()}
 counts = sorted(c.n_calls for c in recorder.targets["model.py::rms_norm"].configurations.values())
 recorder.finish()
-print(json.dumps([n_calls, counts, n_signatures, recorder.budget.n_timed, recorder.budget.own_s, clock.now]))
+print(json.dumps([n_calls, counts, n_signatures, timed, recorder.budget.own_s, clock.now]))
 """
 """A program whose clock advances by 1 ms whenever the recorder reads it."""
 
@@ -58,9 +67,65 @@ def count(folder: Path) -> Any:
 
 
 def test_calls_alike_cost_one_signature_in_eight_and_timing_a_bounded_share(tmp_path: Path) -> None:
-    n_calls, counts, n_signatures, n_timed, own_s, elapsed_s = count(tmp_path)
+    n_calls, counts, n_signatures, timed, own_s, elapsed_s = count(tmp_path)
     assert set(n_calls.values()) == {2000}
     assert counts == [1, 1999], "a call of another shape is counted for its own configuration"
     assert n_signatures < 2000 + 4000 / 8 + 200, "each step begins with one"
-    assert n_timed >= 4, "and is still enough to rank by"
+    assert len(timed) >= 4, "and is still enough to rank by"
+    n_stood_for = list(accumulate(weight for _, weight in timed))
+    assert all(n <= step for n, (step, _) in zip(n_stood_for, timed, strict=True)), "no step is counted twice"
     assert own_s < 0.03 * elapsed_s + 0.02, "the share of the docs, and the first steps"
+
+
+ALTERNATING = """
+import sys, types
+import torch
+import _kernel_lsp_calls as calls
+
+n_interruptions = 0
+
+def is_grad_enabled():
+    global n_interruptions
+    if n_interruptions:
+        n_interruptions -= 1
+        wrapper(x)  # as another thread would that runs now
+    return True
+
+target = types.SimpleNamespace(seen={})
+recorder = types.SimpleNamespace(
+    call=lambda target, owner, function, args, kwargs: function(*args),
+    gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,),
+    torch=types.SimpleNamespace(is_grad_enabled=is_grad_enabled),
+)
+wrapper = calls.wrapped(lambda x: x, target, recorder)
+x, other = torch.ones(3), torch.ones(3, dtype=torch.float64)
+for each in (x, other):
+    target.seen[calls.signature((torch.Tensor,), (True,), (each,), {})] = types.SimpleNamespace(n_calls=0)
+one, two = target.seen.values()
+for _ in range(calls.N_ALIKE + 1 + calls.N_UNCHECKED - 1):
+    wrapper(x)
+n_interruptions = 1
+wrapper(x)
+for _ in range(1000):
+    wrapper(other)
+print(two.n_calls)
+
+
+class Odd:
+    @property
+    def shape(self):
+        raise ValueError("no shape yet")
+
+
+for _ in range(calls.N_ALIKE + 2):
+    wrapper(x)
+wrapper(Odd())
+"""
+
+
+def test_two_threads_at_once_do_not_end_the_signatures_and_no_shape_ends_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ALTERNATING]
+    environment = {**os.environ, "PYTHONPATH": str(INJECTED)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 900

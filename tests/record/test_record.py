@@ -114,6 +114,20 @@ def test_a_function_that_is_called_once_right_below_its_definition_is_recorded(t
     assert ran.configurations("once.py::once") == [("x=f32[4]", 1)]
 
 
+def test_a_package_that_is_installed_as_a_link_to_the_workspace_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    folder, installed = (
+        workspace(tmp_path / "own", package="def scale(x):\n    return x * 2\n"),
+        tmp_path / "site-packages",
+    )
+    installed.mkdir()
+    (installed / "linked.py").symlink_to(folder / "package.py")
+    text = f"import sys\nsys.path.insert(0, {str(installed)!r})\nimport torch, linked\nlinked.scale(torch.ones(3))\n"
+    (folder / "script.py").write_text(text)
+    ran = run(folder, *PYTHON, "script.py")
+    assert ran.configurations("package.py::scale") == [("x=f32[3]", 1)]
+
+
 def test_pytest_is_recorded_and_its_status_kept(tmp_path: Path) -> None:
     folder = workspace(tmp_path, test_model=TESTS)
     ran = run(folder, "--", sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_model.py")

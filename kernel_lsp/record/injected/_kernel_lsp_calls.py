@@ -233,16 +233,20 @@ class Budget:
     """The steps to time: the scheduled ones, while timing has cost at most `MAX_SHARE` of the time since the first."""
 
     def __init__(self):
-        self.own_s, self.since, self.last_step, self.n_timed = 0.0, 0.0, 0, 0
+        self.own_s, self.since, self.n_counted = 0.0, 0.0, 0
+        """`n_counted` are the steps that those timed stand for."""
 
-    def weight_of(self, step, is_needed):
+    def weight_of(self, step, is_needed, is_new):
         """Return how many steps the timing of this one stands for: those since the last; 0 for one that is not timed.
-        One that `is_needed` may cost what it does."""
+        One that `is_needed` may cost what it does. A step that `is_new` is unlike others, and stands for itself."""
         now = time.perf_counter()
         self.since = self.since or now
+        if is_new:
+            self.n_counted += 1
+            return 1
         if untimed_after(step - 1) or not (is_needed or self.own_s <= MAX_SHARE * (now - self.since)):
             return 0
-        weight, self.last_step = step - self.last_step, step
+        weight, self.n_counted = step - self.n_counted, step
         return weight
 
 
@@ -311,10 +315,10 @@ def wrapped(function, target, recorder):
         if compiling():
             return function(*args, **kwargs)
         if gate[0] > 0:
-            if streak.n_left and args:
+            if streak.n_left > 0 and args:
                 try:
                     is_alike = args[0].shape == streak.shape and grad() is streak.mode
-                except (AttributeError, RuntimeError):  # no tensor, or a nested one, which has no shape
+                except Exception:  # no tensor, one without a shape, or a shape of many truth values
                     is_alike = False
                 if is_alike:
                     streak.n_left -= 1
@@ -346,10 +350,10 @@ def wrapped_module(kind, target, recorder):
             return base.__call__(self, *args, **kwargs)
         if gate[0] > 0:
             streak = streaks.get(id(self))
-            if streak is not None and streak.n_left and args:
+            if streak is not None and streak.n_left > 0 and args:
                 try:
                     is_alike = args[0].shape == streak.shape and (self.training, grad()) == streak.mode
-                except (AttributeError, RuntimeError):  # no tensor, or a nested one, which has no shape
+                except Exception:  # no tensor, one without a shape, or a shape of many truth values
                     is_alike = False
                 if is_alike:
                     streak.n_left -= 1

@@ -104,6 +104,7 @@ class Recorder:
         self.torch: Any = None
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
+        self.is_link = functools.lru_cache(maxsize=None)(os.path.islink)
         self.streaks = {}
         """A streak of calls for each module of a class, by their ids; see `wrapped_module`."""
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
@@ -219,9 +220,19 @@ class Recorder:
     def symbol_file(self, path):
         """Return a file of the workspace relative to it; empty for any other."""
         if path not in self.files:
-            is_own = isinstance(path, str) and not INSTALLED.intersection(path.split(os.sep))
-            self.files[path] = self._relative(os.path.realpath(path) if is_own else "")
+            may_be_own = isinstance(path, str) and (
+                not INSTALLED.intersection(path.split(os.sep)) or self._is_linked(path)
+            )
+            self.files[path] = self._relative(os.path.realpath(path) if may_be_own else "")
         return self.files[path]
+
+    def _is_linked(self, path):
+        """Return True for a file of an installed package that is a link, as for development. Few links are looked up,
+        while resolving the paths of all files took 73 ms."""
+        parts = path.split(os.sep)
+        first = 1 + next(place for place, part in enumerate(parts) if part in INSTALLED)
+        ends = range(first + 1, max(first + 2, len(parts)))
+        return any(self.is_link(os.sep.join(parts[:end])) for end in ends)
 
     def _relative(self, path):
         if not path.startswith(self.root) or not path.endswith(".py"):
@@ -393,7 +404,7 @@ class Recorder:
             self.has_optimizer = True
             self._close_sample()
             self.warm, self.totals, self.pending, self.n_steps = self._best(), Totals(), [], 0
-            self.budget.last_step = 0
+            self.budget.n_counted = 0
         self._boundary()
         if self.steps and self.n_steps >= self.steps:
             self.finish()
@@ -407,9 +418,8 @@ class Recorder:
         self.n_steps += 1
         self.scan_main()
         is_needed = not self.totals.n_steps and len(self.pending) < N_FIRST
-        weight = 1 if is_new else self.budget.weight_of(self.n_steps, is_needed)
+        weight = self.budget.weight_of(self.n_steps, is_needed, is_new)
         if weight:
-            self.budget.n_timed += 1
             self.sample = Sample(self.torch, self.on_cuda, weight)
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
