@@ -34,7 +34,8 @@ from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, OperationNam
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.model.cases import captured_sizes, graph_of, shapes_for
 from kernel_lsp.verify.session.session import Session
-from kernel_lsp.verify.timing.baselines import MODES, BaselineCache, Baselines, Job
+from kernel_lsp.verify.timing.baseline_cache import BaselineCache
+from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job
 from kernel_lsp.verify.timing.operation import baseline_job
 from kernel_lsp.verify.timing.result import measurement
 from kernel_lsp.verify.timing.rounds import Rounds, SubjectFailed, TimingPlan, measure_in_turn

@@ -22,7 +22,7 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.run.evaluations import score_kind, score_us
 from kernel_lsp.training.features import SchedulableProgram
-from kernel_lsp.verify.timing.baselines import KeyedCache
+from kernel_lsp.verify.timing.baseline_cache import KeyedCache
 
 FOLDER = "schedules"
 SAME_TIME = 1.1

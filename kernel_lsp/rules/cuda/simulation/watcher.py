@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tree_sitter import Node
 
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.accesses import Access, excludes, is_same
 from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of, whole_text
 from kernel_lsp.rules.cuda.simulation.calls import Caller
 from kernel_lsp.rules.cuda.simulation.contributions import Contributions, may_reduce
@@ -28,7 +29,6 @@ from kernel_lsp.rules.cuda.simulation.values import (
     WARP,
     Cell,
     Memory,
-    Number,
     Place,
     Value,
     key_of,
@@ -54,36 +54,6 @@ class Fault:
     node: Node
     kind: str
     detail: str = ""
-
-
-@dataclass(eq=False, slots=True)
-class Access:
-    """One access by all threads that execute it. `sites` are the calls that lead to it, and itself."""
-
-    kind: str
-    sites: tuple[Node, ...]
-    address: Number
-    mask: list[bool] | None
-    member: str
-    origins: int
-    path: tuple[tuple[str, int], ...]
-    warp_epoch: int
-    width: int
-    varies: bool
-    rounds: dict[int, int]
-    """The iteration of each loop around the access."""
-    owners: dict[int, int] | None = field(default=None)
-
-    def owner_of(self, n_threads: int) -> dict[int, int]:
-        """Return the last thread that accesses each address."""
-        if self.owners is None:
-            numbers = lanes(self.address, n_threads)
-            if self.mask is None:
-                self.owners = {address: thread for thread, address in enumerate(numbers)}
-            else:
-                pairs = enumerate(zip(numbers, self.mask, strict=True))
-                self.owners = {address: thread for thread, (address, is_active) in pairs if is_active}
-        return self.owners
 
 
 class Watcher(Caller):
@@ -369,7 +339,7 @@ class Watcher(Caller):
             if self._conflicts(old, new):
                 self._note_race(old, new, memory)
                 break
-        if len(memory.accesses) < MAX_ACCESSES and not any(_is_same(old, new) for old in memory.accesses):
+        if len(memory.accesses) < MAX_ACCESSES and not any(is_same(old, new) for old in memory.accesses):
             memory.accesses.append(new)
 
     def _check_set(self, place: Place, kind: str, node: Node) -> None:
@@ -388,7 +358,7 @@ class Watcher(Caller):
     def _conflicts(self, old: Access, new: Access) -> bool:
         """Return whether two threads access one element, one of them writes, and nothing orders them."""
         self.spend(self.n_threads // 4)
-        if (old.origins | new.origins) & ELECTED or _excludes(old.path, new.path):
+        if (old.origins | new.origins) & ELECTED or excludes(old.path, new.path):
             return False
         if old.member != new.member and old.member and new.member:
             return False
@@ -489,22 +459,6 @@ class Watcher(Caller):
         if (place.address.origins | self.origins) & (DATA | CHOSEN) or "==" in self.root.text:
             return False
         return any(value.origins & along and not place.address.origins & along for along in ALONG)
-
-
-def _is_same(old: Access, new: Access) -> bool:
-    return (
-        old.sites == new.sites
-        and old.kind == new.kind
-        and old.warp_epoch == new.warp_epoch
-        and old.address == new.address
-        and old.mask == new.mask
-    )
-
-
-def _excludes(one: tuple[tuple[str, int], ...], two: tuple[tuple[str, int], ...]) -> bool:
-    """Return whether no launch takes both paths."""
-    known = dict(one)
-    return any(known.get(condition, taken) != taken for condition, taken in two)
 
 
 def simulated(function: Function) -> tuple[Fault, ...]:
