@@ -34,6 +34,7 @@ COMPILED_PARTS = ("torch", "torch/_dynamo", "torch/export", "sympy")
 COMPILED_MARKER = "complete"
 """File that the program `bytecode` creates in the bytecode folder when it is done."""
 WORKER_CACHE = "worker"
+"""Folder of torch's and Triton's caches, in the cache folder."""
 ACTIVITIES = {
     "open_foreign": "importing the kernel",
     "run_foreign": "running the kernel",
@@ -48,7 +49,6 @@ ACTIVITIES = {
     "time_block": "timing",
 }
 """What a worker does for the commands that run code of users, in words of messages."""
-"""Folder of torch's and Triton's caches, in the cache folder."""
 
 OperationName = Literal["forward", "backward"]
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile, ProfileR
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_types import EMPTY, Analysis
-from kernel_lsp.server.analysis.analysis_worker import analyse
+from kernel_lsp.server.analysis.analysis_worker import analyse, scan
 from kernel_lsp.server.documents.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profile_hints, python_lenses
@@ -539,6 +539,13 @@ def test_missing_shapes_can_be_added(scale: Opened) -> None:
 
 def test_an_operator_that_was_written_for_the_user_has_neither_findings_nor_targets() -> None:
     assert analyse("python", "kernels/scale.py", OPERATOR_MARK + SCALE) == EMPTY
+
+
+def test_a_folder_lists_no_operator_that_was_written_for_the_user(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "scale.py").write_text(f"{OPERATOR_MARK}operator 2): kernel 1, operator 2.\n{SCALE}")
+    (tmp_path / "model.py").write_text(SCALE)
+    assert {target["uri"] for target in scan(tmp_path)["targets"]} == {(tmp_path / "model.py").as_uri()}
 
 
 def test_a_target_with_shapes_needs_none(scale: Opened) -> None:

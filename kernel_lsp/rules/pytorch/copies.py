@@ -1,4 +1,4 @@
-"""KL111, KL112, KL115 to KL117 and KL119: redundant conversions and copies."""
+"""KL115 and KL119: redundant copies and conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KL110, KL113, KL114, KL118, KL128 and KL160: work that one kernel could do."""
+"""KL110, KL113, KL114 and KL160: work that one kernel could do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KL101 to KL109: synchronizations between the CPU and the GPU."""
+"""KL101 to KL107: synchronizations between the CPU and the GPU."""
 
 from __future__ import annotations
 

@@ -99,9 +99,11 @@ def analyse(
 
 
 def targets_of(path: Path, text: str) -> tuple[Target, ...]:
-    """Return the targets of a Python text; none if it does not parse."""
+    """Return the targets of a Python text; none of an operator that we wrote, or if it does not parse."""
+    if TORCH not in text or text.startswith(OPERATOR_MARK):
+        return ()
     try:
-        return tuple(_targets(path, parse_python(text, str(path), origin=path))) if TORCH in text else ()
+        return tuple(_targets(path, parse_python(text, str(path), origin=path)))
     except TargetError:
         return ()
 

@@ -90,7 +90,7 @@ class Lost:
 def lost_by(end: Died | Overran, command: str, deadline_s: float) -> Lost:
     """Return the loss of a process that gave no answer to a command."""
     if isinstance(end, Overran):
-        return Lost(f"no end of {activity(command)} within {deadline_s:g} s", deadline_s=deadline_s)
+        return Lost(f"its process did not finish {activity(command)} within {deadline_s:g} s", deadline_s=deadline_s)
     last = next((line for line in reversed(end.stderr.splitlines()) if line.strip()), "")
     ending = f"signal {-end.returncode}" if end.returncode < 0 else f"exit status {end.returncode}"
     message = f"its process ended while {activity(command)} ({ending}) {last.strip()[:200]}".strip()

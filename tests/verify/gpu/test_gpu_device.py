@@ -13,10 +13,12 @@ import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
+from kernel_lsp.process.supervisor import Overran
 from kernel_lsp.process.worker_client import Slices, Worker
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuLock, Turns
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.slot import lost_by
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
 
@@ -270,3 +272,7 @@ async def test_a_process_that_waits_is_before_one_that_takes_the_gpu_again(tmp_p
 
     await asyncio.gather(take_often(), take_once())
     assert order.index("once") <= 2
+
+
+def test_a_process_without_an_answer_says_what_it_did() -> None:
+    assert lost_by(Overran(5.0, ""), "check", 5.0).message == "its process did not finish running the kernel within 5 s"

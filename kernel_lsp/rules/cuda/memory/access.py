@@ -1,4 +1,4 @@
-"""KL211 to KL213, KL215 and KL216: memory access patterns."""
+"""KL211, KL215 and KL216: memory access patterns."""
 
 from __future__ import annotations
 

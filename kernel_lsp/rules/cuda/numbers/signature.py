@@ -1,4 +1,4 @@
-"""KL241 to KL245: kernel signatures, and calls unsuitable for a kernel."""
+"""KL244 and KL245: calls unsuitable for a kernel."""
 
 from __future__ import annotations
 
