@@ -163,3 +163,45 @@ def test_what_a_loop_reads_back_by_way_of_a_function_or_a_tuple_is_found(body: s
 )
 def test_loops_that_are_sequential_by_their_nature_are_silent(text: str) -> None:
     assert pytorch_codes(text) == set()
+
+
+@pytest.mark.parametrize("made", ["Buffer v{host.data(), n}", "Buffer v(host.data(), n)"])
+@pytest.mark.parametrize("definition", ["", "struct Buffer { Buffer(const float* from, int n); View view; };\n"])
+def test_a_constructor_may_copy_what_it_is_given_to_the_gpu(definition: str, made: str) -> None:
+    run = f"void run(std::vector<float>& host, int n) {{\n    {made};\n    scale<<<(n + 255) / 256, 256>>>(v, n);\n"
+    assert "KL258" not in cuda_codes(f"{VIEW}{definition}{run}    CHECK(cudaGetLastError());\n}}\n")
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["while (cudaEventQuery(end) == cudaErrorNotReady) {}", "thrust::copy(d.begin(), d.end(), h.begin());"],
+)
+def test_a_time_after_a_loop_that_asks_or_an_algorithm_that_waits_is_right(wait: str) -> None:
+    kernel = "__global__ void one(float* x) { x[threadIdx.x] = 1.0f; }\n"
+    events = (
+        f"    one<<<1, 256>>>(x);\n    cudaEventRecord(end);\n    {wait}\n    cudaEventElapsedTime(ms, begin, end);\n"
+    )
+    clocks = f"    auto t0 = clock();\n    one<<<1, 256>>>(x);\n    {wait}\n    auto t1 = clock();\n"
+    for body in (events, clocks):
+        text = f"{kernel}void run(float* x, cudaEvent_t begin, cudaEvent_t end, float* ms) {{\n{body}}}\n"
+        assert "KL276" not in cuda_codes(text)
+        assert "KL276" in cuda_codes(text.replace(wait, "thrust::raw_pointer_cast(d.data());"))
+
+
+@pytest.mark.parametrize(
+    ("guard", "is_found"),
+    [
+        ("threadIdx.x < cols / 4", True),
+        ("cols % 4 == 0", False),
+        ("(cols & 3) == 0", False),
+        ("reinterpret_cast<uintptr_t>(row) % 16 == 0", False),
+    ],
+)
+def test_vectors_of_rows_that_the_kernel_asks_about_are_right(guard: str, is_found: bool) -> None:
+    text = f"""__global__ void copy(const float* __restrict__ x, float4* __restrict__ out, int cols) {{
+    const float* row = x + blockIdx.x * cols;
+    if ({guard}) out[threadIdx.x] = reinterpret_cast<const float4*>(row)[threadIdx.x];
+}}
+void run(const float* x, float4* out) {{ copy<<<8, 256>>>(x, out, 1002); }}
+"""
+    assert ("KL277" in cuda_codes(text)) is is_found

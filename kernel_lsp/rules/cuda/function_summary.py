@@ -188,7 +188,8 @@ _VECTOR_CAST = re.compile(r"\w+[24]\s*\*\s*[>)]")
 
 
 def _vector_rows(function: Function) -> Iterator[VectorRows]:
-    """Yield the vectors at ``x + row * cols``, by the parameter `cols`."""
+    """Yield the vectors at ``x + row * cols``, by the parameter `cols`, where the kernel does not ask whether rows or
+    addresses are multiples."""
     for cast, vector, pointer in vector_casts(function):
         text = expanded(function, pointer)
         arrays = [each for each in function.parameters if each.is_pointer and re.search(rf"\b{each.name}\b", text)]
@@ -197,7 +198,8 @@ def _vector_rows(function: Function) -> Iterator[VectorRows]:
             continue
         for place, each in enumerate(function.parameters):
             is_length = each.is_integer and not each.is_pointer and not each.writes
-            if is_length and re.search(rf"[\w)\]]\s*\*\s*{each.name}\b(?!\s*[*/])", text):
+            is_checked = re.search(rf"\b{each.name}\s*(?:%|&(?!&))|\buintptr_t\b", function.text) is not None
+            if is_length and not is_checked and re.search(rf"[\w)\]]\s*\*\s*{each.name}\b(?!\s*[*/])", text):
                 multiple = sizes[0] // math.gcd(sizes[0], sizes[1])
                 yield VectorRows(function.file.parsed.range(cast), vector, place, multiple)
                 return

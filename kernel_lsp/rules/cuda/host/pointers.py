@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda import declarations, fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
@@ -186,7 +186,11 @@ def _members(function: Function, argument: Node, launch: Node) -> list[Node]:
     if variable is None or variable.is_pointer or variable.is_array or variable in function.parameters:
         return []
     made = variable.value
-    is_list = made is not None and made.type in ("initializer_list", "argument_list")
+    is_list = (
+        made is not None
+        and made.type in ("initializer_list", "argument_list")
+        and _has_no_constructor(function, variable.type_text)
+    )
     values = [each for each in made.named_children if each.type != "comment"] if made is not None and is_list else []
     members = {str(place): each for place, each in enumerate(values)}
     for write in function.assignments:
@@ -197,6 +201,12 @@ def _members(function: Function, argument: Node, launch: Node) -> list[Node]:
             if owner is not None and function.variable(owner) is variable:
                 members[function.source(left)] = right
     return [each.named_children[-1] if each.type == "initializer_pair" else each for each in members.values()]
+
+
+def _has_no_constructor(function: Function, type_text: str) -> bool:
+    """Return whether the type is a structure of the file whose members a list sets: a constructor may copy them."""
+    name, text = type_text.rpartition(" ")[2], function.file.parsed.text
+    return name in declarations.STRUCTURE.findall(text) and re.search(rf"\b{name}\s*\(", text) is None
 
 
 def _is_on_host(function: Function, node: Node) -> bool:

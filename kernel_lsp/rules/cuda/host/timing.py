@@ -14,6 +14,10 @@ from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = ("now", "clock", "omp_get_wtime", "gettimeofday", "clock_gettime", "MPI_Wtime")
 _MACRO_CALL = re.compile(r"\b([A-Z][A-Z_]+)\s*\(\s*\)")
+_WAITS_TOO = re.compile(
+    r"\bcuda(?:Event|Stream)Query\b|\bthrust\s*::\s*(?!raw_pointer_cast)(?:\w+\s*<[^;<>]*>\s*)?\w+\s*\("
+)
+"""Loops that ask until all is done, and algorithms that return when they have run."""
 _RECORD = re.compile(r"cudaEventRecord\w*\s*\(\s*(\w+)")
 
 
@@ -77,4 +81,4 @@ def _waits(function: Function, text: str) -> bool:
     """Return whether the text waits for the GPU, or calls a function or macro that may."""
     is_unknown = any(name not in function.file.macros for name in _MACRO_CALL.findall(text))
     is_known = not names_in_text(text).isdisjoint(function.file.waiting_functions)
-    return is_unknown or is_known or WAITS.search(text.encode()) is not None
+    return is_unknown or is_known or WAITS.search(text.encode()) is not None or _WAITS_TOO.search(text) is not None
