@@ -90,6 +90,7 @@ def test_work_is_done_again_once_others_need_less_memory(
     clock, done = Clock(0.0), list[str]()
     monkeypatch.setattr(gpu_device.time, "sleep", clock.sleep)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 if is_crowded else 9, 10))
+    monkeypatch.setattr(gpu_device, "_waited_in_vain", {})
 
     def work() -> str:
         done.append("tried")
@@ -103,3 +104,29 @@ def test_work_is_done_again_once_others_need_less_memory(
         with pytest.raises(torch.OutOfMemoryError):
             gpu_device.once_there_is_memory(0, work, lambda: done.append("let go"))
     assert (done.count("tried"), done.count("let go"), clock.now) == (n_tries, n_tries - 1, waited_s)
+
+
+def test_a_gpu_that_others_keep_full_is_waited_for_once_and_again_a_minute_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(0.0)
+    monkeypatch.setattr(gpu_device, "_waited_in_vain", {})
+    monkeypatch.setattr(gpu_device.time, "sleep", clock.sleep)
+    monkeypatch.setattr(gpu_device.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 10))
+    n_tries = 0
+
+    def work() -> None:
+        nonlocal n_tries
+        n_tries += 1
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    waited_s = []
+    for pause_s in (0.0, 0.0, gpu_device.IN_VAIN_S):
+        clock.now += pause_s
+        began = clock.now
+        with pytest.raises(torch.OutOfMemoryError):
+            gpu_device.once_there_is_memory(0, work, lambda: None)
+        waited_s.append(clock.now - began)
+    assert waited_s == [7.0, 0.0, 7.0]
+    assert n_tries == 4 + 2 + 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import subprocess
 import threading
 import time
@@ -28,10 +29,15 @@ WAITS_FOR_MEMORY_S = (1.0, 2.0, 4.0)
 """Seconds to wait after each try that finds too little memory, while others occupy most of it: cuDNN's choices that a
 process of PyTorch's modes tries took 83 GiB of an H200. A reference of an inception module in fp64, made on processors
 instead, took 10 to 70 s of 16 cores; two candidates that fit were said not to."""
+IN_VAIN_S = 60.0
+"""Seconds after waits in vain in which nothing waits: others keep their memory, and every case of every candidate would
+wait 7 s, with the GPU's lock held."""
 CROWDED_SHARE = 2
 """Divisor of the memory: where less is free, others occupy most of it."""
 
 T = TypeVar("T")
+_waited_in_vain: dict[int, float] = {}
+"""When the last waits for memory in vain ended, by device."""
 
 
 class StillRunning(Exception):
@@ -118,18 +124,23 @@ def release_memory() -> None:
 
 
 def once_there_is_memory(device: int, work: Callable[[], T], let_go: Callable[[], None]) -> T:
-    """Return what `work` does. Where it finds too little memory, which others occupy, it is done again a little later;
-    `let_go` frees what it had meanwhile. Raises torch.OutOfMemoryError."""
+    """Return what `work` does. Where it finds too little memory, which others occupy, it is done again a little later,
+    unless waiting was in vain just before; `let_go` frees what it had meanwhile. Raises torch.OutOfMemoryError."""
+    may_wait = time.monotonic() - _waited_in_vain.get(device, -math.inf) >= IN_VAIN_S
     for wait_s in WAITS_FOR_MEMORY_S:
         try:
             return work()
         except torch.OutOfMemoryError:
             pass  # once this handler has ended, nothing refers to its tensors any more
         let_go()
-        if not is_crowded(device):
-            break
+        if not may_wait or not is_crowded(device):
+            return work()
         time.sleep(wait_s)
-    return work()
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        _waited_in_vain[device] = time.monotonic()
+        raise
 
 
 def is_crowded(device: int) -> bool:
