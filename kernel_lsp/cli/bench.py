@@ -16,7 +16,7 @@ from rich.text import Text
 from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, FilterReport, FilterResult, TaskFilters, bench_report
-from kernel_lsp.core.event import CandidateEvaluated, Event, GenerationStarted, NewBest, StageStarted
+from kernel_lsp.core.event import Event, GenerationStarted, NewBest, StageStarted
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries, ledger_name
@@ -101,8 +101,6 @@ def _stage(event: Event, target: str) -> str:
             return f"generation {event.generation + 1}/{event.n_generations}"
         case NewBest():
             return f"best {event.score_us:.4g} us ({event.score_kind})"
-        case CandidateEvaluated() if event.depth == "screen":
-            return "measuring the fastest again" if event.score_kind == "measured" else ""
     return ""
 
 
