@@ -205,3 +205,31 @@ def test_vectors_of_rows_that_the_kernel_asks_about_are_right(guard: str, is_fou
 void run(const float* x, float4* out) {{ copy<<<8, 256>>>(x, out, 1002); }}
 """
     assert ("KL277" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "is_found"),
+    [
+        ("x, n", "y, n", False),
+        ("x, 256", "y, 256", False),
+        ("x, alpha", "y, alpha", False),
+        ("x, N", "y, N", False),
+        ("x, config.n", "y, config.n", False),
+        ("x, all.size()", "y, all.size()", False),
+        ("x, n", "x, n", True),
+        ("both[0], n", "both[0], n", True),
+    ],
+)
+@pytest.mark.parametrize("stream", ["<<<1, 256>>>", "<<<1, 256, 0, copies>>>"])
+def test_kernels_of_two_streams_may_share_numbers(stream: str, one: str, two: str, is_found: bool) -> None:
+    text = f"""constexpr int N = 256;
+void run(float* x, float* y, float** both, const float* host, int n, float alpha, Config config, Vector& all) {{
+    cudaStream_t copies, work;
+    cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
+    cudaMemcpyAsync(z, host, 1024, cudaMemcpyHostToDevice, copies);
+    one{stream}({one});
+    one<<<1, 256, 0, work>>>({two});
+}}
+"""
+    assert ("KL270" in cuda_codes(text)) is is_found

@@ -328,8 +328,20 @@ def _stream_work(function: Function) -> Iterator[tuple[Node, str, list[str], lis
         parts = [function.source(child) for child in syntax.named_children if child.type != "comment"]
         stream = parts[3] if len(parts) == 4 else "the default stream"
         if (len(parts) == 4 and _is_stream(stream)) or (len(parts) < 4 and "cudaStreamNonBlocking" in function.text):
-            pointers = [function.source(each) for each in function.arguments(call)]
+            pointers = [function.source(each) for each in function.arguments(call) if _may_point(function, each)]
             yield call, stream, pointers, pointers
+
+
+def _may_point(function: Function, argument: Node) -> bool:
+    """Return whether an argument may be an address: sizes and other numbers may be given to any stream."""
+    text, members = function.source(argument), {name for _, name in function.file.member_pointers}
+    if text.endswith("size()") or (argument.type == "field_expression" and text.rpartition(".")[2] not in members):
+        return False
+    named = [variable for name in function.names_in(argument) for variable in function.named(name)]
+    return any(v.is_pointer or v.is_array or not (v.is_integer or _NUMBER.fullmatch(v.type_text)) for v in named)
+
+
+_NUMBER = re.compile(r"(?:const\s+|constexpr\s+|static\s+)*(?:float|double|bool|char|half|__half|__nv_bfloat16|dim3)")
 
 
 def _is_stream(text: str) -> bool:
