@@ -233,3 +233,17 @@ void run(float* x, float* y, float** both, const float* host, int n, float alpha
 }}
 """
     assert ("KL270" in cuda_codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("place", "is_found"), [("before", True), ("inside", False)])
+def test_an_optimizer_of_each_iteration_steps_once_and_needs_no_reset(place: str, is_found: bool) -> None:
+    made = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+    before, inside = (made, "pass") if place == "before" else ("pass", made)
+    text = f"""def train(model, batches):
+    {before}
+    for x in batches:
+        {inside}
+        model(x).mean().backward()
+        optimizer.step()
+"""
+    assert ("KL172" in pytorch_codes(text)) is is_found

@@ -154,6 +154,9 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
         called = [n.func for n in ast.walk(loop) if isinstance(n, ast.Call)]
         names = {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
         texts = [ast.unparse(loop), *(ast.unparse(f) for name in names for f in functions_named(name, scope))]
+        made = [ast.unparse(t) for n in ast.walk(loop) if isinstance(n, ast.Assign) for t in n.targets]
+        if stepped in made:
+            continue  # a new optimizer in each iteration, of parameters without gradients
         is_optimizer = "opt" in stepped.rpartition(".")[2].lower() and "backward" in names
         if is_optimizer and not any(_RESETS.search(text) for text in texts):
             message = f"gradients pile up: call `{stepped}.zero_grad()` in the loop that steps"
