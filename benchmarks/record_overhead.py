@@ -1,15 +1,15 @@
 """Measure what `kernel-lsp record` costs a program: `python benchmarks/record_overhead.py [--device cuda]`.
 
-Each workload runs in pairs, with and without the recorder, in alternating order and in one process: two processes
-differ by more than the recorder costs. Workloads take turns, pair by pair, and garbage is collected before each run.
-Times are of the workload's loop, its first step included: wall-clock on a GPU, CPU seconds elsewhere, so that other
-work on the machine counts less. Prints one JSON line per workload, with a 95 % interval of the median of the ratios.
+One process runs blocks of steps in turn: of a program, of the same program once more, and of that program recorded.
+Two processes, and two runs of one, differ by more than the recorder costs. The first block of each is a warm-up. Times
+are wall-clock on a GPU, CPU seconds elsewhere, so that other work on the machine counts less. Prints one JSON line per
+workload: microseconds of a step, and the median of the ratios to the program's blocks with its 95 % interval; that of
+the program to itself says what noise does.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import json
 import math
@@ -18,8 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,8 @@ import torch
 import kernel_lsp
 
 INJECTED = Path(kernel_lsp.__file__).parent / "record" / "injected"
+VARIANTS = ("plain", "plain_again", "recorded")
+RECORDED = "recorded"
 MODEL = """
 import torch
 from torch import nn
@@ -69,115 +69,112 @@ class Net(nn.Module):
 """
 
 
-Clock = Callable[[], float]
+Step = Callable[[], Any]
 
 
-def training(n_steps: int, model: Any, device: str, clock: Clock) -> float:
-    """Train for some steps; return the seconds they take."""
+def training(model: Any, device: str) -> tuple[Step, int]:
+    """Return a training step, and the steps of a block."""
     net = model.Net(512 if device == "cuda" else 128).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3, fused=True)
     tokens = torch.randint(0, 1000, (8, 256) if device == "cuda" else (4, 64), device=device)
-    began = clock()
-    for _ in range(n_steps):
+
+    def step() -> None:
         loss = torch.nn.functional.cross_entropy(net(tokens).flatten(0, 1), tokens.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return clock() - began
+
+    return step, 10
 
 
-def inference(model: Any, device: str, clock: Clock) -> float:
-    """Call a module 400 times."""
+def inference(model: Any, device: str) -> tuple[Step, int]:
+    """Return a call of a module whose 19 calls of targets take about 1 ms, and the calls of a block."""
     net = model.Net().to(device).eval()
     tokens = torch.randint(0, 1000, (1, 64), device=device)
-    with torch.inference_mode():
-        began = clock()
-        for _ in range(400):
-            net(tokens)
-        return clock() - began
+    return torch.inference_mode()(lambda: net(tokens)), 40
 
 
-def small_calls(model: Any, device: str, clock: Clock) -> float:
-    """Call a function of five operators 20,000 times."""
+def small_calls(model: Any, device: str) -> tuple[Step, int]:
+    """Return a call of a function of five operators, and the calls of a block."""
     x, weight = torch.randn(16, 64, device=device), torch.ones(64, device=device)
-    began = clock()
-    for _ in range(20_000):
-        model.rms_norm(x, weight)
-    return clock() - began
+    return (lambda: model.rms_norm(x, weight)), 1000
 
 
-WORKLOADS: dict[str, Callable[[Any, str, Clock], float]] = {
-    "40 training steps": partial(training, 40),
-    "300 training steps": partial(training, 300),
-    "400 inference calls": inference,
-    "20,000 small calls": small_calls,
-}
+WORKLOADS = {"training": training, "inference": inference, "small calls": small_calls}
 
 
 def main() -> None:
     """Print one line per workload."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further pairs after this long")
+    parser.add_argument("--seconds", type=float, default=20, help="of each workload")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--workload", choices=WORKLOADS, action="append", help="named twice, it has twice the pairs")
+    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    parser.add_argument("--out", type=Path, help="JSON file for the rows")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     sys.path[:0] = [str(INJECTED)]
-    deadline = time.monotonic() + asked.seconds
-    names = asked.workload or list(WORKLOADS)
-    runs: dict[str, list[tuple[Run, Run]]] = {name: [] for name in names}
+    importlib.import_module("_kernel_lsp_calls").MAX_SHARE /= len(
+        VARIANTS
+    )  # of the time, recorded blocks have their part
+    rows = []
+    for name in asked.workload or WORKLOADS:
+        rows.append({"workload": name, **measured(name, asked.device, asked.seconds)})
+        print(json.dumps(rows[-1]), flush=True)
+    if asked.out:
+        gpu = torch.cuda.get_device_name() if asked.device == "cuda" else ""
+        asked.out.write_text(json.dumps({"gpu": gpu, "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+
+
+def measured(name: str, device: str, seconds: float) -> dict[str, Any]:
+    """Run blocks of the variants in turn for so long, and return their summary."""
+    clock = wall_clock if device == "cuda" else time.process_time
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "model.py").write_text(MODEL)
-        sys.path[:0] = [folder]
-        for name in names * (asked.pairs + 1):
-            if len(runs[name]) < 2 or time.monotonic() < deadline:
-                order = (False, True) if len(runs[name]) % 2 else (True, False)
-                found = {is_recorded: run(name, folder, asked.device, is_recorded) for is_recorded in order}
-                runs[name].append((found[False], found[True]))
-    for name, pairs in runs.items():  # the first pair is a warm-up
-        print(json.dumps({"workload": name, **summary(pairs[1:])}), flush=True)
+        steps: dict[str, tuple[Step, int]] = {}
+        for variant in VARIANTS:  # the recorder begins last: it wraps what is imported
+            recorder = start(folder) if variant == RECORDED else None
+            module = f"model_{name.replace(' ', '_')}_{variant}"
+            Path(folder, f"{module}.py").write_text(MODEL)
+            sys.path.insert(0, folder)
+            torch.manual_seed(0)
+            steps[variant] = WORKLOADS[name](importlib.import_module(module), device)
+            sys.path.remove(folder)
+        times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
+        deadline, order = time.monotonic() + seconds, list(VARIANTS)
+        while len(times[RECORDED]) < 4 or time.monotonic() < deadline:
+            order = order[1:] + order[:1]
+            for variant in order:
+                recorder.is_on = variant == RECORDED
+                times[variant].append(block(*steps[variant], clock))
+        recorder.is_on = True
+        recorder.finish()
+        assert not recorder.error, recorder.error
+    return summary({variant: values[1:] for variant, values in times.items()})
 
 
-@dataclass(frozen=True)
-class Run:
-    """Seconds of a workload's loop, and what the recorder says of itself: seconds that timing cost, timed steps."""
-
-    seconds: float
-    own_s: float = 0.0
-    n_timed: int = 0
-
-
-def summary(pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
-    """Return medians of a workload's times and of the ratios of its pairs, with an interval from order statistics."""
-    ratios = sorted(recorded.seconds / plain.seconds for plain, recorded in pairs)
-    rank = max(0, math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))))
-    return {
-        "n_pairs": len(ratios),
-        "plain_s": round(statistics.median(plain.seconds for plain, _ in pairs), 4),
-        "recorded_s": round(statistics.median(recorded.seconds for _, recorded in pairs), 4),
-        "median_of_ratios": round(statistics.median(ratios), 4),
-        "interval": [round(ratios[rank], 4), round(ratios[-1 - rank], 4)],
-        "own_share_of_timing": round(statistics.median(each.own_s / each.seconds for _, each in pairs), 4),
-        "n_timed": statistics.median(each.n_timed for _, each in pairs),
-        "ratios": [round(ratio, 3) for ratio in ratios],
-    }
+def block(step: Step, n_steps: int, clock: Callable[[], float]) -> float:
+    """Return the seconds of a step, after one that is not measured."""
+    step()
+    began = clock()
+    for _ in range(n_steps):
+        step()
+    return (clock() - began) / n_steps
 
 
-def run(name: str, folder: str, device: str, is_recorded: bool) -> Run:
-    """Run a workload once, on a model imported anew, as the recorder wraps what is imported."""
-    sys.modules.pop("model", None)
-    gc.collect()
-    recorder = start(folder) if is_recorded else None
-    try:
-        torch.manual_seed(0)
-        model = importlib.import_module("model")
-        seconds = WORKLOADS[name](model, device, wall_clock if device == "cuda" else time.process_time)
-    finally:
-        if recorder is not None:
-            recorder.finish()
-            assert not recorder.error, recorder.error
-    return Run(seconds) if recorder is None else Run(seconds, recorder.budget.own_s, recorder.budget.n_timed)
+def summary(times: dict[str, list[float]]) -> dict[str, Any]:
+    """Return medians of the variants' times and of their ratios to the plain blocks of the same turn.
+
+    The intervals are order statistics of ranks n / 2 -+ 0.98 sqrt(n), which hold the median with 95 %.
+    """
+    found: dict[str, Any] = {"n_blocks": len(times["plain"])}
+    for variant, values in times.items():
+        ratios = sorted(own / plain for own, plain in zip(values, times["plain"], strict=True))
+        rank = max(0, math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))))
+        found[variant] = {
+            "step_us": round(statistics.median(values) * 1e6, 1),
+            "ratio": round(statistics.median(ratios), 4),
+            "interval": [round(ratios[rank], 4), round(ratios[-1 - rank], 4)],
+        }
+    return found
 
 
 def start(folder: str) -> Any:
