@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernel_lsp.source.cuda import closing, without_comments_and_strings
 
 MAX_SUBSTITUTIONS = 64
 """Maximum replacements of names by their definitions in one expression, against definitions that name each other."""
 _LAUNCH = re.compile(r"(?<![\w:])(?P<kernel>[A-Za-z_][\w:]*)\s*(?:<(?P<template>[^;{}()]*?)>\s*)?<<<")
+_OPENED = re.compile(r"\s*\(")
 _INTEGER = r"(?:dim3|auto|bool|(?:std::)?size_t|u?int(?:8|16|32|64)?_t|(?:unsigned|long|short|int)(?:\s+(?:int|long))*)"
 _DEFINED = re.compile(
     rf"(?<=[;{{}}])\s*(?:(?:const|constexpr|static)\s+)*{_INTEGER}\s+(?=[A-Za-z_]\w*\s*[=({{,])(?P<list>[^;]*);"
@@ -81,9 +83,9 @@ def plan_expression(expression: str, names: Mapping[str, str], defined: Mapping[
 
 def _launches(code: str) -> Iterator[HostLaunch]:
     constants = _file_constants(code)
-    for match in _LAUNCH.finditer(code):
+    for match in _heads(code):
         end = code.find(">>>", match.end())
-        opened = re.compile(r"\s*\(").match(code, end + 3) if end > 0 else None
+        opened = _OPENED.match(code, end + 3) if end > 0 else None
         if opened is None:
             continue
         closed = closing(code, opened.end())
@@ -98,6 +100,17 @@ def _launches(code: str) -> Iterator[HostLaunch]:
         )
 
 
+def _heads(code: str) -> Iterator[re.Match[str]]:
+    """Yield the names of launches with their ``<<<``. A name and its template arguments have no bracket between."""
+    place = code.find("<<<")
+    while place >= 0:
+        start = max(code.rfind(bracket, 0, place) for bracket in ";{}()") + 1
+        match = _LAUNCH.search(code, start, place + 3)
+        if match is not None:
+            yield match
+        place = code.find("<<<", place + 3)
+
+
 def _start_of_function(code: str, position: int) -> int:
     """Return the end of the last brace that closes a definition at the start of a line."""
     return max(code.rfind("\n}", 0, position) + 2, 0)
@@ -106,12 +119,13 @@ def _start_of_function(code: str, position: int) -> int:
 def _file_constants(code: str) -> dict[str, str]:
     macros = {match["name"]: match["value"].strip() for match in _MACRO.finditer(code)}
     constants = re.findall(
-        r"\b(?:constexpr|const)\s+(?:static\s+)?(?:int|unsigned|size_t)\s+(\w+)\s*=\s*([^;,]+);", code
+        r"const(?<=\bconst)(?:expr)?\s+(?:static\s+)?(?:int|unsigned|size_t)\s+(\w+)\s*=\s*([^;,]+);", code
     )
     return {**macros, **dict(constants)}
 
 
-def _definitions(before: str) -> dict[str, str]:
+@lru_cache(maxsize=4096)
+def _definitions(before: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for match in _DEFINED.finditer(before):
         for declarator in split_top(match["list"]):

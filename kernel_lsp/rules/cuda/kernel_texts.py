@@ -14,6 +14,8 @@ _DECLARED = re.compile(
     re.MULTILINE,
 )
 _MAIN = re.compile(r"\bint\s+main\s*\(")
+_ATOMIC_OF_ADDRESS = re.compile(r"atomic(?<=\batomic)\w+\s*\(\s*&\s*(\w+)")
+_PASSED_SYMBOL = re.compile(r"cuda(?:MemcpyToSymbol|GetSymbolAddress)\w*\s*\(([^;]*)")
 
 
 def unreset_totals(text: str) -> Iterator[str]:
@@ -22,13 +24,15 @@ def unreset_totals(text: str) -> Iterator[str]:
     declared = [match[1] for match in _DECLARED.finditer(text)]
     if not declared or (_MAIN.search(text) and text.count("<<<") < 2):
         return
-    for name in dict.fromkeys(declared):
-        element = rf"\b{name}\s*(?:\[[^\]]*\]\s*)*"
-        body = _DECLARED.sub("", text)
-        is_set = re.search(rf"{element}=[^=]|\b(?:atomicExch|atomicInc|atomicCAS)\s*\(\s*&?\s*{name}\b", body)
-        is_passed = re.search(rf"(?:cudaMemcpyToSymbol|cudaGetSymbolAddress)\w*\s*\([^;]*\b{name}\b", body)
-        escapes = re.search(rf"(?<!&)&\s*{name}\b", re.sub(rf"\batomic\w+\s*\(\s*&\s*{name}\b", "", body))
-        if not is_set and not is_passed and not escapes:
+    body = _DECLARED.sub("", text)
+    without_atomics = _ATOMIC_OF_ADDRESS.sub(r"\1", body)
+    passed = _PASSED_SYMBOL.findall(body)
+    for name in dict.fromkeys(declared):  # patterns begin with fixed text, which the search finds at once
+        is_set = re.search(rf"{name}(?<=\b{name})\s*(?:\[[^\]]*\]\s*)*=[^=]", body) or re.search(
+            rf"atomic(?<=\batomic)(?:Exch|Inc|CAS)\s*\(\s*&?\s*{name}\b", body
+        )
+        is_passed = any(re.search(rf"\b{name}\b", each) for each in passed)
+        if not is_set and not is_passed and not re.search(rf"&(?<!&&)\s*{name}\b", without_atomics):
             yield name
 
 
@@ -46,10 +50,12 @@ _GRID_INDEX = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_unchecked(body: str) -> bool:
     return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
 
 
+@lru_cache(maxsize=4096)
 def checks_tail(body: str) -> bool:
     if "gridDim" in body or "blockIdx" not in body:
         return False

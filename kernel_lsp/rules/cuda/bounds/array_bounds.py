@@ -217,11 +217,14 @@ def _is_guarded(function: Function, access: Node, counter: Node) -> bool:
         is_of_thread = depends_on_threads and may_depend_on_thread(function, condition)
         if not is_ineffective and (is_of_thread or names & function.names_in(condition)):
             return True
-    for both in function.connections:
-        right = both.child_by_field_id(fields.RIGHT)
-        if right is not None and right.start_byte <= access.start_byte < right.end_byte:
-            return True
-    leaves = variable is not None and any(word in function.text for word in ("break", "continue"))
+    known = function.caches.setdefault("guards", {})
+    if not known:
+        rights = [both.child_by_field_id(fields.RIGHT) for both in function.connections]
+        known["rights"] = [(right.start_byte, right.end_byte) for right in rights if right is not None]
+        known["leaves"] = any(word in function.text for word in ("break", "continue"))
+    if any(start <= access.start_byte < end for start, end in known["rights"]):
+        return True
+    leaves = variable is not None and known["leaves"]
     return leaves or any(node.start_byte < access.start_byte for node in function.returns)
 
 

@@ -16,7 +16,7 @@ MAX_STEPS = 8
 THREAD_INDICES = frozenset(f"threadIdx.{axis}" for axis in "xyz")
 _BLOCK_OF_GRID_INDEX = re.compile(
     r"blockIdx\.(?P<a>[xyz])\s*\*\s*(?P<m>\w+)\s*\+\s*threadIdx\.(?P=a)"
-    r"|(?P<n>\w+)\s*\*\s*blockIdx\.(?P<b>[xyz])\s*\+\s*threadIdx\.(?P=b)"
+    r"|\b(?P<n>\w+)\s*\*\s*blockIdx\.(?P<b>[xyz])\s*\+\s*threadIdx\.(?P=b)"
     r"|threadIdx\.(?P<c>[xyz])\s*\+\s*(?:blockIdx\.(?P=c)\s*\*\s*(?P<o>\w+)|(?P<p>\w+)\s*\*\s*blockIdx\.(?P=c))"
 )
 """``blockIdx.x * SIZE + threadIdx.x`` in any order, which covers the grid once only where SIZE is the block's size."""
@@ -106,6 +106,8 @@ def block_size(function: Function, axis: str) -> str:
 
 def _read_block_size(function: Function, axis: str) -> str:
     names = set()
+    if "threadIdx" not in function.text or "blockIdx" not in function.text:
+        return ""
     for found in _BLOCK_OF_GRID_INDEX.finditer(_with_thread_indices(function)):
         if (found["a"] or found["b"] or found["c"]) == axis[-1]:
             names.add(found["m"] or found["n"] or found["o"] or found["p"])

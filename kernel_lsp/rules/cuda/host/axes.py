@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 _KERNEL = re.compile(
     r"__global__[^;{}]*?\b(?!__launch_bounds__)(?P<name>\w+)\s*\((?P<parameters>[^;{}()]*)\)\s*\{(?P<body>[^{}\n]*(?=\})|.*?(?=^\}))",
@@ -21,14 +22,17 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
     for kernel in _KERNEL.finditer(text):
         given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
         positions = {words[-1]: index for index, words in enumerate(given) if words}
-        bounds = {axis: set(_bounds(kernel["body"], axis)) & positions.keys() for axis in AXES}
+        bounds = {axis: _bounds(kernel["body"], axis) & positions.keys() for axis in AXES}
         if all(len(names) == 1 for names in bounds.values()) and bounds["x"] != bounds["y"]:
             yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
 
 
-def _bounds(body: str, axis: str) -> Iterator[str]:
-    """Yield the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
+@lru_cache(maxsize=4096)
+def _bounds(body: str, axis: str) -> frozenset[str]:
+    """Return the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
+    names: set[str] = set()
     for found in _COORDINATE.finditer(body):
         other = re.findall(r"\b(?:blockIdx|threadIdx)\s*\.\s*([xyz])\b", found["value"])
         if found["axis"] == axis and set(other) == {axis} and len(other) > 1:
-            yield from re.findall(rf"\b{found['name']}\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])", body)
+            names.update(re.findall(rf"\b{found['name']}\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])", body))
+    return frozenset(names)

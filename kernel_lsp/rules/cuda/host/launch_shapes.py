@@ -60,6 +60,8 @@ def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None
 
 def _number(text: str, defined: Mapping[str, str]) -> int | None:
     """Return the value of a host expression of integers; None for any other."""
+    if text.isdecimal():
+        return int(text)
     written = plan_expression(text, {}, defined)
     try:
         return None if written is None else evaluate_int(parse(written), {})

@@ -28,6 +28,8 @@ _NOT_NEGATIVE = re.compile(
 )
 _LOADS = re.compile(r"(?:__ldg|__half2float|__bfloat162float|static_cast<\w+>|float|to_float)\(")
 _TAIL = re.compile(r"\b(\w+)\[[^\]]*\]\s*=\s*[^;?=]*\?\s*[^;:?]*:\s*(?:\w+\()?0(?:\.0*)?f?\)?\s*;")
+_PRODUCT = re.compile(r"(?<!\w)(\w+)\[[^\]]*\]\s*\*=\s*\1\[")
+_MINIMUM = re.compile(r"min(?:(?<=\bmin)|(?<=\bfmin))\w*\(\s*(\w+)\[[^\]]*\],\s*\1\[")
 
 
 @declare(
@@ -168,10 +170,9 @@ def _raw_load(function: Function, node: Node, depth: int = 0) -> Variable | None
 
 def _tails(function: Function) -> Iterator[Hit]:
     """Yield the fill of an array's tail with 0 where the elements are then multiplied, or their minimum is taken."""
-    for found in _TAIL.finditer(function.text) if "?" in function.text else ():
-        name = re.escape(found[1])
-        is_product = re.search(rf"\b{name}\[[^\]]*\]\s*\*=\s*{name}\[", function.text)
-        is_minimum = re.search(rf"\bf?min\w*\(\s*{name}\[[^\]]*\],\s*{name}\[", function.text)
+    combined = [set(pattern.findall(function.text)) for pattern in (_PRODUCT, _MINIMUM)]
+    for found in _TAIL.finditer(function.text) if "?" in function.text and any(combined) else ():
+        is_product, is_minimum = (found[1] in names for names in combined)
         if is_product or is_minimum:
             start = function.node.start_byte + len(function.text[: found.start()].encode())
             node = function.body.descendant_for_byte_range(start, start + len(found[1]))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import re
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.simulation.machine import Loop, Machine, Split
-from kernel_lsp.rules.cuda.simulation.values import DATA, FOREIGN, SIZE, Cell, Value, applied, lanes, unknown
+from kernel_lsp.rules.cuda.simulation.values import DATA, FOREIGN, SIZE, Cell, Value, applied, lanes, truths, unknown
 
 MAX_EXACT_ROUNDS, MAX_OPEN_ROUNDS, MAX_REPEATED_ROUNDS = 300, 2, 2
 """Maximum iterations of a loop whose bound is known, of one whose bound is not, and of one that steps evenly, before
@@ -64,8 +65,10 @@ class Looper(Machine):
                 break
             loop.round_ = round_
             self.run(body)
-            self.mask = [a or b for a, b in zip(self.threads(), loop.continued, strict=True)]
-            loop.continued = [False] * self.n_threads
+            self.mask = self.threads()
+            if any(loop.continued):
+                self.mask = list(map(operator.or_, self.mask, loop.continued))
+                loop.continued = [False] * self.n_threads
             if not self.is_active():
                 break
             if update is not None:
@@ -123,7 +126,7 @@ class Looper(Machine):
                 self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
         if value.is_open:
             return True
-        self.mask = self.narrowed([bool(each) for each in lanes(value.number, self.n_threads)])
+        self.mask = self.narrowed(truths(value.number, self.n_threads))
         return self.is_active()
 
     def _ends_together(self, condition: Node, update: Node | None) -> bool:

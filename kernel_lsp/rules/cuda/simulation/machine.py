@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Value,
     held,
     joined,
-    lanes,
     selected,
+    truths,
     unknown,
 )
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes, variables_of
@@ -171,12 +172,11 @@ class Machine(ABC):
         return [True] * self.n_threads if self.mask is None else self.mask
 
     def narrowed(self, by: list[bool]) -> Mask:
-        return by if self.mask is None else [a and b for a, b in zip(self.mask, by, strict=True)]
+        return by if self.mask is None else list(map(operator.and_, self.mask, by))
 
     def stop_threads(self, where: list[bool]) -> None:
         """Take the active threads out, and note them in `where`."""
-        for index, is_active in enumerate(self.threads()):
-            where[index] = where[index] or is_active
+        where[:] = map(operator.or_, where, self.threads())
         self.mask = [False] * self.n_threads
 
     # statements
@@ -300,7 +300,7 @@ class Machine(ABC):
         if value.is_open:
             self._both(value, condition, then, other, node)
         else:
-            taken = [bool(each) for each in lanes(value.number, self.n_threads)]
+            taken = truths(value.number, self.n_threads)
             may_split = value.differs and bool(value.origins & (SIZE | BLOCK | DATA)) and not value.origins & FOREIGN
             self._note_exits(value, condition, node, may_split)
             self._push(value, condition, may_split)
@@ -309,13 +309,11 @@ class Machine(ABC):
                 then()
             first = self.mask
             self.mask = before
-            self.mask = self.narrowed([not each for each in taken])
+            self.mask = self.narrowed(list(map(operator.not_, taken)))
             if self.is_active():
                 other()
             self._pop(may_split)
-            self.mask = (
-                None if first is None or self.mask is None else [a or b for a, b in zip(first, self.mask, strict=True)]
-            )
+            self.mask = None if first is None or self.mask is None else list(map(operator.or_, first, self.mask))
             if self.mask is not None and all(self.mask):
                 self.mask = None
         self.conditions.pop()
@@ -394,7 +392,9 @@ class Machine(ABC):
             cell.value = value
         else:
             cell.value = selected(self.mask, value, old)
-        cell.value = replace(cell.value, origins=cell.value.origins | self.origins & (SIZE | ELECTED))
+        origins = cell.value.origins | self.origins & (SIZE | ELECTED)
+        if cell.value.number is None or origins != cell.value.origins:  # an unknown number is known by its identity
+            cell.value = replace(cell.value, origins=origins)
 
 
 def _descendants(node: Node) -> Iterator[Node]:

@@ -182,8 +182,8 @@ def held(value: Value, type_text: str) -> Value:
 
 
 def _is_too_large(number: int | list[int]) -> bool:
-    numbers = number if isinstance(number, list) else [number]
-    return max(numbers) > _MAX_NUMBER or min(numbers) < -_MAX_NUMBER
+    largest, smallest = (max(number), min(number)) if isinstance(number, list) else (number, number)
+    return largest > _MAX_NUMBER or smallest < -_MAX_NUMBER
 
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -243,7 +243,14 @@ def lanes(number: Number, n_threads: int) -> list[int]:
     return number if isinstance(number, list) else [number or 0] * n_threads
 
 
+def truths(number: Number, n_threads: int) -> list[bool]:
+    """Return for each thread whether a known number is not zero."""
+    return list(map(bool, number)) if isinstance(number, list) else [bool(number)] * n_threads
+
+
 def _is_defined(sign: str, left: Number, right: Number) -> bool:
+    if sign not in ("/", "%", "<<", ">>"):
+        return True
     dividends = lanes(left, 1)
     if (sign in ("/", "%", ">>") and min(dividends) < 0) or (sign == ">>" and max(dividends) >= UNSIGNED):
         return False  # numbers of 32 bits wrap around
