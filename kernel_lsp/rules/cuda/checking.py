@@ -176,10 +176,11 @@ class _Reading:
     def key(self, definition: Definition, column: int) -> tuple:
         outer = definition.outer
         text = self.file.parsed.data[outer.start_byte : outer.end_byte]
+        helpers = self.file.helpers_of(text) if self.file.helper_texts else ()
         return (
             self.is_full,
             text,
-            self.simulated_with(definition, text),
+            self.simulated_with(definition, text, helpers),
             column,
             outer.has_error,
             definition.is_conditionally_compiled,
@@ -187,24 +188,21 @@ class _Reading:
             self.file.fits_its_launches,
             self.file.leaves_restrict_out,
             self.file.host_functions,
-            self.seen_by(text),
+            self.seen_by((text, *helpers)),
         )
 
-    def seen_by(self, text: bytes) -> frozenset[tuple]:
+    def seen_by(self, texts: tuple[bytes, ...]) -> frozenset[tuple]:
         """Return the facts of the file about names that a function, or one that it calls, mentions."""
-        texts = (text, *self.file.helpers_of(text)) if self.file.helper_texts else (text,)
         known = self.facts_by_name
         return frozenset((name, known[name]) for each in texts for name in identifiers_in(each) & known.keys())
 
-    def simulated_with(self, definition: Definition, text: bytes) -> tuple:
+    def simulated_with(self, definition: Definition, text: bytes, helpers: tuple[bytes, ...]) -> tuple:
         """Return what else a kernel's simulation depends on: its launches, and the functions that it calls."""
         if b"__global__" not in text and b"__device__" not in text:
             return ()
         name = definition.plain_name if self.file.launch_shapes else None
         shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
-        if not self.file.helper_texts:
-            return (shapes,)
-        return shapes, tuple(map(_without_layout, self.file.helpers_of(text)))
+        return shapes, tuple(map(_without_layout, helpers))
 
     def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """Return the buffers that launches of the kernel pass twice."""

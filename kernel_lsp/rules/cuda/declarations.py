@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kernel_lsp.rules.cuda.variables import type_bytes
 
@@ -20,7 +20,9 @@ STRUCTURE = re.compile(r"\bstruct\s+(?:(?:alignas|__align__)\s*\([^)]*\)\s*)?(\w
 MEMBER_POINTER = re.compile(
     r"^[ \t]*([a-z_][\w:]*(?: (?:int|char|long))?)\s*\*\s*(\w+)\s*(?:=\s*(?:nullptr|NULL|0)|\{\w*\})?;", re.MULTILINE
 )
-SHORTENED = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
+_SHORTENED = re.compile(r"<<<[^;]*?>>>\s*\([^;]*-\s*\d+[^;]*\)\s*;")
+_KERNEL_BEFORE = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\Z")
+MAX_KERNEL_CHARACTERS = 512
 SYMBOL = re.compile(
     r"^[ \t]*(?:static\s+)?__(?:constant|device)__\s[^;(){}=\n]*?\b(\w+)\s*(?:\[[^;{}=\n]*)?\s*[;={]", re.MULTILINE
 )
@@ -60,6 +62,14 @@ def structure_bytes(text: str) -> dict[str, int]:
         if sizes and all(sizes):
             found[structure[1]] = sum(sizes)
     return found
+
+
+def shortened(text: str) -> Iterator[str]:
+    """Yield the kernels that a launch passes a difference such as ``n - 1``."""
+    for launch in _SHORTENED.finditer(text):
+        kernel = _KERNEL_BEFORE.search(text, max(0, launch.start() - MAX_KERNEL_CHARACTERS), launch.start())
+        if kernel is not None:
+            yield kernel[1]
 
 
 def constant_arrays(text: str) -> dict[str, Sized]:

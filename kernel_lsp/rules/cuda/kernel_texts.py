@@ -42,6 +42,19 @@ def identifiers_in(text: bytes) -> frozenset[str]:
     return frozenset(re.findall(r"[A-Za-z_]\w*", text.decode(errors="replace")))
 
 
+_WORD_AT_END = re.compile(r"\b\w+\s*\Z")
+MAX_WORD = 128
+
+
+def assigned(value: re.Pattern[str], text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield the matches of a pattern that begins with ``=``, each with the name before. A pattern that begins with the
+    name is tried at every word."""
+    for found in value.finditer(text):
+        name = _WORD_AT_END.search(text, max(0, found.start() - MAX_WORD), found.start())
+        if name is not None:
+            yield name[0].rstrip(), found
+
+
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
 _GRID_INDEX = re.compile(

@@ -110,7 +110,7 @@ class CudaFile:
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:
         """The kernels that a launch passes a difference such as ``n - 1``."""
-        return frozenset(declarations.SHORTENED.findall(self.parsed.text))
+        return frozenset(declarations.shortened(self.parsed.text))
 
     @once
     def unreset_totals(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.kernel_texts import assigned
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.threads.threads import is_loop_variable, may_depend_on_thread, values_of
 
@@ -21,7 +22,7 @@ _BLOCK_OF_GRID_INDEX = re.compile(
 )
 """``blockIdx.x * SIZE + threadIdx.x`` in any order, which covers the grid once only where SIZE is the block's size."""
 
-_NAMED_INDEX = re.compile(r"\b(\w+)\s*=\s*((?:threadIdx|blockIdx)\.[xyz])\s*[;,]")
+_NAMED_INDEX = re.compile(r"=\s*((?:threadIdx|blockIdx)\.[xyz])\s*[;,]")
 
 
 @dataclass(frozen=True)
@@ -97,29 +98,33 @@ def bounds_grid(function: Function, condition: Node) -> bool:
 
 def block_size(function: Function, axis: str) -> str:
     """Return the source of the block's size along `threadIdx.x`, as the index across the grid implies it, or ""."""
-    known = function.caches.setdefault("block sizes", {})
-    if axis[-1] not in known:
-        known[axis[-1]] = _read_block_size(function, axis)
-    size: str = known[axis[-1]]
+    if "block sizes" not in function.caches:
+        function.caches["block sizes"] = _read_block_sizes(function)
+    size: str = function.caches["block sizes"].get(axis[-1], "")
     return size
 
 
-def _read_block_size(function: Function, axis: str) -> str:
-    names = set()
+def _read_block_sizes(function: Function) -> dict[str, str]:
+    """Return the one size along each axis, except where it is a parameter."""
     if "threadIdx" not in function.text or "blockIdx" not in function.text:
-        return ""
+        return {}
+    names: dict[str, set[str]] = {}
     for found in _BLOCK_OF_GRID_INDEX.finditer(_with_thread_indices(function)):
-        if (found["a"] or found["b"] or found["c"]) == axis[-1]:
-            names.add(found["m"] or found["n"] or found["o"] or found["p"])
-    name = names.pop() if len(names) == 1 else ""
-    return "" if name in ("x", "y", "z") or any(v in function.parameters for v in function.named(name)) else name
+        axis = found["a"] or found["b"] or found["c"]
+        names.setdefault(axis, set()).add(found["m"] or found["n"] or found["o"] or found["p"])
+    sizes = {axis: found.pop() for axis, found in names.items() if len(found) == 1}
+    return {
+        axis: name
+        for axis, name in sizes.items()
+        if name not in ("x", "y", "z") and not any(v in function.parameters for v in function.named(name))
+    }
 
 
 def _with_thread_indices(function: Function) -> str:
     """Return the function's text with names that only stand for a thread's index replaced by it."""
     if "thread indices" not in function.caches:
         text = function.text
-        for name, value in set(_NAMED_INDEX.findall(text)):
+        for name, value in {(name, found[1]) for name, found in assigned(_NAMED_INDEX, text)}:
             if len(function.named(name)) == 1 and not function.named(name)[0].writes:
                 text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", value, text)
         function.caches["thread indices"] = {0: text}

@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
+from kernel_lsp.rules.cuda.kernel_texts import assigned
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
@@ -181,7 +182,7 @@ _WIDENED = re.compile(
     rf"(?:static_cast<\s*{_WIDE}\s*>\s*\([^()]*\)|\(\s*{_WIDE}\s*\)\s*[\w.]+|\b{_WIDE}\s*\([^()]*\))"
     r"\s*\*\s*(\w+)\b(?!\s*[(.])"
 )
-_NARROWED = re.compile(r"\b(\w+)\s*=\s*(?:static_cast<\s*int\s*>\s*\(|\(int\)\s*)\s*\w+(?:\.|->)(\w+)\s*\)?\s*;")
+_NARROWED = re.compile(r"=\s*(?:static_cast<\s*int\s*>\s*\(|\(int\)\s*)\s*\w+(?:\.|->)(\w+)\s*\)?\s*;")
 _WIDE_MEMBER = re.compile(r"\b(?:size_t|u?int64_t|long long)\s+([\w\s,]+);")
 
 
@@ -189,7 +190,7 @@ def _products_widened_elsewhere(function: Function) -> Iterator[tuple[Variable, 
     """Yield each `int` that holds a product of an index that blocks or loaded elements choose with a size that the
     function multiplies in 64 bits elsewhere, or that it has narrowed itself."""
     wide = set(_WIDENED.findall(function.text)) - {"blockDim", "gridDim", "threadIdx", "blockIdx"}
-    read = _NARROWED.findall(function.text)
+    read = [(name, found[1]) for name, found in assigned(_NARROWED, function.text)]
     declared = _WIDE_MEMBER.findall(function.file.parsed.text) if read else []
     members = {name.strip() for found in declared for name in found.split(",")}
     narrowed = {name for name, member in read if member in members}

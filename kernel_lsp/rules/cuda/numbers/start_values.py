@@ -170,8 +170,9 @@ def _raw_load(function: Function, node: Node, depth: int = 0) -> Variable | None
 
 def _tails(function: Function) -> Iterator[Hit]:
     """Yield the fill of an array's tail with 0 where the elements are then multiplied, or their minimum is taken."""
-    combined = [set(pattern.findall(function.text)) for pattern in (_PRODUCT, _MINIMUM)]
-    for found in _TAIL.finditer(function.text) if "?" in function.text and any(combined) else ():
+    tails = list(_TAIL.finditer(function.text)) if "?" in function.text else []
+    combined = [set(pattern.findall(function.text)) for pattern in (_PRODUCT, _MINIMUM)] if tails else []
+    for found in tails:
         is_product, is_minimum = (found[1] in names for names in combined)
         if is_product or is_minimum:
             start = function.node.start_byte + len(function.text[: found.start()].encode())

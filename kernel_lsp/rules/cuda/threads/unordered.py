@@ -168,7 +168,7 @@ class _Question:
         self._guards = _guards(function, write)
         known = function.caches.setdefault("written", {})
         if id(array) not in known:  # once for all writes of the array
-            targets = [target for target in _targets(function) if shared_array(function, target) is array]
+            targets = _targets_of(function).get(id(array), [])
             is_in_loop = any(_has_loop_variable(function, target) for target in targets)
             known[id(array)] = {self._canonical(target) for target in targets}, is_in_loop
         self._written, self._is_written_in_loop = known[id(array)]
@@ -252,11 +252,17 @@ def _value_text(function: Function, name: str) -> str:
     return f"({function.source(known[0].value)})"
 
 
-def _targets(function: Function) -> Iterator[Node]:
-    for write in function.assignments:
-        left = write.child_by_field_id(fields.LEFT)
-        if left is not None and left.type == "subscript_expression":
-            yield left
+def _targets_of(function: Function) -> dict[int, list[Node]]:
+    """Return the elements of shared memory that the function assigns, by the identity of their array."""
+    if "shared targets" not in function.caches:
+        found: dict[int, list[Node]] = {}
+        for write in function.assignments:
+            left = write.child_by_field_id(fields.LEFT)
+            array = None if left is None or left.type != "subscript_expression" else shared_array(function, left)
+            if left is not None and array is not None:
+                found.setdefault(id(array), []).append(left)
+        function.caches["shared targets"] = found
+    return function.caches["shared targets"]
 
 
 def _has_loop_variable(function: Function, target: Node) -> bool:
