@@ -39,7 +39,7 @@ DYNAMIC_SHARED_OF_FILE = re.compile(DYNAMIC_SHARED.pattern.replace(r"\bextern", 
 
 def dynamic_shared(body: str, outside: Iterable[re.Match[str]]) -> re.Match[str] | None:
     """Return the declaration of dynamic shared memory in a kernel, or outside of it if the kernel names it."""
-    found = DYNAMIC_SHARED.search(body)
+    found = DYNAMIC_SHARED.search(body) if "extern" in body else None
     return found or next((each for each in outside if re.search(rf"\b{each[2]}\b", body)), None)
 
 

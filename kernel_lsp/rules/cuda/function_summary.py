@@ -184,7 +184,7 @@ def _short_launch(function: Function) -> int | None:
     return next((int(fault.kind) for fault in simulated(function) if fault.code == "KL233"), None)
 
 
-_VECTOR_CAST = re.compile(r"\w+[24]\s*\*\s*[>)]")
+_VECTOR_CAST = re.compile(r"[24](?<=\w[24])\s*\*\s*[>)]")
 
 
 def _vector_rows(function: Function) -> Iterator[VectorRows]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -188,8 +189,9 @@ class Caller(Calculator):
         )
 
     def _definition(self, text: str, n_arguments: int) -> Definition | None:
-        name = (re.findall(r"\w+", re.sub(r"<.*>", "", text)) or [""])[-1]
-        return next((each for each in self.functions.get(name, ()) if _n_parameters(each) >= n_arguments), None)
+        return next(
+            (each for each in self.functions.get(_plain_name(text), ()) if _n_parameters(each) >= n_arguments), None
+        )
 
     def _inlined(self, definition: Definition, node: Node, text: str, given: list[Node]) -> Value | Place:
         """Run a function of the file with these arguments."""
@@ -318,6 +320,12 @@ def _snippet(text: str) -> tuple[ParsedCuda, Node | None]:
     )
     is_broken = parsed.tree.root_node.has_error
     return parsed, None if definition is None or is_broken else definition.child_by_field_id(fields.BODY)
+
+
+@lru_cache(maxsize=4096)
+def _plain_name(text: str) -> str:
+    """Return the name of a called function without template arguments and namespaces."""
+    return (re.findall(r"\w+", re.sub(r"<.*>", "", text)) or [""])[-1]
 
 
 def _n_parameters(definition: Definition) -> int:

@@ -9,19 +9,23 @@ from typing import Literal
 
 from tree_sitter import Node
 
+from kernel_lsp.rules.cuda.kernel_texts import assigned
 from kernel_lsp.rules.cuda.simulation.values import WARP, Memory, Place, Value, lanes
 
 MIN_LOST = 12
 """The fraction of threads, one in so many, that a reduction must leave out to be reported. A scan or a stencil in one
 direction has fewer that no other thread reads."""
-_REDUCES = re.compile(r"shfl|reduce|>>=\s*1|/=\s*2|(\w+)\s*=\s*\1\s*(?:>>\s*1|/\s*2)")
+_HALVES = re.compile(r">>=\s*1|/=\s*2")
+_HALF = re.compile(r"=\s*(\w+)\s*(?:>>\s*1|/\s*2)")
 
 _REDUCING_CALLS = ("__reduce", "cg::reduce", "cooperative_groups::reduce")
 
 
 def may_reduce(text: str) -> bool:
     """Return whether a text may combine values of several threads by halves."""
-    return _REDUCES.search(text) is not None
+    if "shfl" in text or "reduce" in text or ((">>=" in text or "/=" in text) and _HALVES.search(text)):
+        return True
+    return any(name.endswith(found[1]) for name, found in assigned(_HALF, text))
 
 
 Kind = Literal["shuffle", "elements", "one"]
