@@ -124,7 +124,7 @@ def _file_constants(code: str) -> dict[str, str]:
     return {**macros, **dict(constants)}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # each pause while typing leaves a text behind
 def _definitions(before: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for match in _DEFINED.finditer(before):

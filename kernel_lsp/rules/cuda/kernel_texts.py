@@ -63,12 +63,10 @@ _GRID_INDEX = re.compile(
 )
 
 
-@lru_cache(maxsize=4096)
 def is_unchecked(body: str) -> bool:
     return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
 
 
-@lru_cache(maxsize=4096)
 def checks_tail(body: str) -> bool:
     if "gridDim" in body or "blockIdx" not in body:
         return False

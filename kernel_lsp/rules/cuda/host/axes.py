@@ -27,7 +27,7 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
             yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)  # each pause while typing leaves a text behind
 def _bounds(body: str, axis: str) -> frozenset[str]:
     """Return the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
     names: set[str] = set()
