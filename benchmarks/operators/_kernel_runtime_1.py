@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 1): 13d7ae99f35cddc6.
+# Written by kernel-lsp (runtime 1): 814ac9166084b426.
 """Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -980,6 +980,7 @@ def _write_cache(entry: Path, code: bytes, symbols: Mapping[str, str]) -> None:
 NAMESPACE = "kernel_lsp"
 VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
+SCHEMA_TYPES = {"int": "SymInt"}  # types of a schema that have another name in Python
 
 
 class CannotLaunch(Exception):
@@ -995,18 +996,33 @@ class _PerThread(threading.local):
 
 
 class Operation:
-    """One operation of a launch plan: `schema` declares it, `contract` says what its kernels take, and `steps`
-    allocates, launches by its first argument, a `Run`, and returns the results. A backward without a contract has
-    the forward's, and the gradients'."""
+    """One operation of a launch plan: `contract` says what its kernels take, and `steps` allocates, launches by its
+    first argument, a `Run`, and returns the results. A backward without a contract has the forward's, and the
+    gradients'; `before` names the tensors that it takes before the forward's arguments. The annotations of these
+    functions declare the operation, unless `schema` is more than its name."""
 
-    def __init__(self, schema: str, contract: Callable[..., Contract] | None, steps: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        schema: str,
+        contract: Callable[..., Contract] | None,
+        steps: Callable[..., Any],
+        before: Sequence[str] = (),
+    ) -> None:
         self.name, _, self._signature = schema.partition("(")
         self.contract: Callable[..., Contract] = contract or _unknown_contract
+        self.annotated, self.before = self.contract, tuple(before)
         self.steps, self.bound = steps, _PerThread()
 
     def schema(self, name: str) -> str:
         """Return the declaration under the name that it is registered with."""
-        return f"{name}({self._signature}"
+        return f"{name}({self._signature or self._declared()}"
+
+    def _declared(self) -> str:
+        """Return the schema behind its name, ``Tensor x, float eps) -> Tensor``, from annotations, which are text."""
+        types = {**dict.fromkeys(self.before, "Tensor"), **self.annotated.__annotations__}
+        takes = [f"{SCHEMA_TYPES.get(type_, type_)} {name}" for name, type_ in types.items() if name != "return"]
+        results = self.steps.__annotations__["return"].replace("tuple[", "(").replace("]", ")")
+        return f"{', '.join(takes)}) -> {results}"
 
 
 class Run:
@@ -1092,6 +1108,7 @@ class CudaOperator(Operator):
         self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
         if backward is not None and backward.contract is _unknown_contract:
             backward.contract = contract_of_backward(forward.contract, gradients, given)
+            backward.annotated = forward.contract
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
         self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
         self._library: KernelLibrary | None = None

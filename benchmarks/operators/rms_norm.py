@@ -1,4 +1,4 @@
-# Written by kernel-lsp (operator 2): kernel 409ee72d632bf3c1, operator d3e68a1407ba0a91.
+# Written by kernel-lsp (operator 2): kernel 409ee72d632bf3c1, operator 3af3a1502d71e757.
 """`rms_norm` as a CUDA operator, made by kernel-lsp from tests/export/rms_norm.cu.
 
 Kernels and launch plan: rms_norm.cu. _kernel_runtime_1.py, beside it, compiles them at first use, by the NVRTC that
@@ -74,20 +74,14 @@ def rms_norm_reference(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(mean_square + 1e-06) * weight
 
 
-# Autograd: x, weight by the backward's kernels, all else by running rms_norm_reference again.
+# Autograd: `gradients` by the backward's kernels, all else by running rms_norm_reference again.
 OPERATOR = _runtime.CudaOperator(
     __name__,
     __file__,
     kernels=("rms_norm_rows<256>", "rms_norm_backward_rows<256>", "sum_columns"),
     reference=rms_norm_reference,
-    forward=_runtime.Operation(
-        "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm_contract, _rms_norm_steps
-    ),
-    backward=_runtime.Operation(
-        "rms_norm_backward(Tensor grad_out, Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
-        None,
-        _rms_norm_backward_steps,
-    ),
+    forward=_runtime.Operation("rms_norm", _rms_norm_contract, _rms_norm_steps),
+    backward=_runtime.Operation("rms_norm_backward", None, _rms_norm_backward_steps, before=("grad_out",)),
     gradients=("x", "weight"),
     captured={"eps": 1e-06},
 )

@@ -15,12 +15,25 @@ from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.export.python.python_text import LINE_LENGTH
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
+from tests.generate.harness import plan_text
+from tests.worker.capturing import tensor as sized
 
 from .other_samples import LINEAR_RELU, MANY_ARGUMENTS, MANY_RESULTS, ROW_MAX, SAMPLES, Sample
 from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
 
 MAX_LINES = 120
 """Maximum lines of an operator file, which a reviewer reads from top to bottom."""
+GATED_LAYERS = """
+class GatedLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(256, 512, bias=False)
+        self.up = nn.Linear(256, 512, bias=False)
+        self.down = nn.Linear(512, 256, bias=False)
+
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+"""
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda sample: sample.stem)
@@ -59,6 +72,14 @@ def test_it_imports_only_the_standard_library_and_torch(text: str) -> None:
 def test_a_reviewer_reads_it_in_120_lines(sample: Sample) -> None:
     text = text_of(sample.task(sample.stem), sample.cu_text(sample.stem))
     assert len(text.splitlines()) < MAX_LINES, text
+
+
+def test_a_reviewer_reads_a_backward_of_several_kernels_in_120_lines() -> None:
+    program = plan_text(GATED_LAYERS, inputs=[sized("x", 64, 256)], symbol="GatedLayers", backward=True)
+    text = text_of(program.task, program.render({}))
+    assert text.count("run.launch(") >= 6
+    assert len(text.splitlines()) <= MAX_LINES, text
+    check_ruff(text, "format", "--diff")
 
 
 def test_every_function_is_annotated(text: str) -> None:

@@ -29,7 +29,7 @@ VERSION_1 = {
     "holds": "condition",
     "require": "name types tensors",
     "ModuleUse": "method inputs state settings training modes",
-    "Operation": "schema contract steps",
+    "Operation": "schema contract steps before",
     "Run.launch": "self kernel grid block arguments numbers shared attributes",
     "CudaOperator": "module_name file kernels reference forward backward gradients same_gradients is_differentiable "
     "captured headers module given n_kept",
@@ -125,6 +125,19 @@ def test_code_of_one_size_refuses_others(runtime: ModuleType, shape: tuple[int, 
     expected = pytest.raises(ValueError, match=r"f was captured with x: f32\[B, 8\]") if is_refused else nullcontext()
     with expected:
         runtime.require("f", "x: f32[B, 8]", torch.empty(shape))
+
+
+def test_annotations_declare_an_operation_whose_schema_is_its_name(runtime: ModuleType) -> None:
+    def contract(x: torch.Tensor, n: int, eps: float) -> object: ...
+
+    def steps(*_: object) -> object: ...
+
+    contract.__annotations__ = {"x": "Tensor", "n": "int", "eps": "float", "return": "Contract"}
+    steps.__annotations__ = {"return": "tuple[Tensor, Tensor]"}
+    declared = runtime.Operation("f", contract, steps, before=("grad_out",))
+    assert declared.schema("f_2") == "f_2(Tensor grad_out, Tensor x, SymInt n, float eps) -> (Tensor, Tensor)"
+    whole = runtime.Operation("f(Tensor x) -> Tensor", contract, steps)
+    assert (whole.name, whole.schema("f_2")) == ("f", "f_2(Tensor x) -> Tensor")
 
 
 def test_a_backward_takes_what_the_forward_takes_and_gradients(runtime: ModuleType) -> None:

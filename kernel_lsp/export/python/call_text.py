@@ -57,9 +57,19 @@ def _allocations(text: OperationText, tensors: list[TensorParameter], device: st
         if tensor not in alike:
             groups.setdefault(text.empty(tensor, device), []).append(text.rename(tensor.name))
     for made, names in groups.items():
-        together = unpacked(names, f"({made} for _ in range({len(names)}))", 2)
-        lines += together if len(names) > 1 and len(together) == 1 else [f"{name} = {made}" for name in names]
+        while names:
+            row = next(names[:n] for n in range(len(names), 0, -1) if n == 1 or _is_short(names[:n], made))
+            lines += _alike(row, made)
+            names = names[len(row) :]
     return lines
+
+
+def _alike(names: list[str], made: str) -> list[str]:
+    return unpacked(names, f"({made} for _ in range({len(names)}))", 2) if len(names) > 1 else [f"{names[0]} = {made}"]
+
+
+def _is_short(names: list[str], made: str) -> bool:
+    return len(_alike(names, made)) == 1
 
 
 def _like_inputs(pairs: list[tuple[str, str]]) -> list[str]:

@@ -13,7 +13,16 @@ from kernel_lsp.export.python.contract_text import contract_function
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
 from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
-from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, literal, section, string_literal
+from kernel_lsp.export.python.python_text import (
+    LINE_LENGTH,
+    bracketed,
+    indented,
+    literal,
+    packed,
+    section,
+    string_literal,
+    tuple_text,
+)
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, RUNTIME_VERSION, runtime_text
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
@@ -86,12 +95,12 @@ def _operator(operator: OperatorText) -> list[str]:
     lines = [
         "__name__,",
         "__file__,",
-        *literal("kernels=(", [string_literal(name) for name in names], "),", depth=1),
+        *packed("kernels=(", [string_literal(name) for name in names], "),", depth=1),
         f"reference={operator.name}_reference,",
         *_operation("forward", operator.forward),
     ]
     if operator.backward is not None:
-        lines += _operation("backward", operator.backward, has_contract=not operator.has_one_contract)
+        lines += _operation("backward", operator.backward, operator.forward if operator.has_one_contract else None)
         same = [f"{string_literal(name)}: {held}" for name, held in operator.same_gradients.items()]
         lines += literal("same_gradients={", same, "},", depth=1) if same else []
     if not operator.is_differentiable:
@@ -114,22 +123,17 @@ def _autograd_comment(operator: OperatorText) -> list[str]:
     elif operator.backward is None:
         text = f"Autograd: {operator.name}_reference runs again, for there is no backward kernel."
     else:
-        names = ", ".join([*operator.gradient_names, *operator.same_gradients])
+        names = "`gradients` and `same_gradients`" if operator.same_gradients else "`gradients`"
         text = f"Autograd: {names} by the backward's kernels, all else by running {operator.name}_reference again."
     return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
 
 
-def _operation(role: str, text: OperationText, *, has_contract: bool = True) -> list[str]:
-    """Print the declaration of an operation, its schema over several lines where it is long."""
-    contract = f"_{text.name}_contract" if has_contract else "None"
-    functions = f"{contract}, _{text.name}_steps"
-    schema = string_literal(text.schema)
-    if len(one := f"{role}={RUNTIME}.Operation({schema}, {functions}),") <= LINE_LENGTH - len(INDENT):
-        return [one]
-    if len(one := f"{schema}, {functions}") <= LINE_LENGTH - 2 * len(INDENT):
-        return [f"{role}={RUNTIME}.Operation(", INDENT + one, "),"]
-    width = LINE_LENGTH - 3 * len(INDENT) - len('"",')
-    pieces = textwrap.wrap(text.schema, width, break_long_words=False, drop_whitespace=False)
-    listed = [*map(string_literal, pieces[:-1]), f"{string_literal(pieces[-1])},"]
-    arguments = [*listed, f"{contract},", f"_{text.name}_steps,"]
-    return [f"{role}={RUNTIME}.Operation(", *indented(arguments), "),"]
+def _operation(role: str, text: OperationText, forward: OperationText | None = None) -> list[str]:
+    """Print an operation, which the annotations of its functions declare. A backward that has the contract of its
+    `forward` names the tensors that it takes before the forward's arguments."""
+    arguments = [string_literal(text.name), f"_{text.name}_contract", f"_{text.name}_steps"]
+    if forward is not None:
+        before = text.argument_names[: -len(forward.argument_names)]
+        arguments[1] = "None"
+        arguments += [f"before={tuple_text(list(map(string_literal, before)))}"]
+    return bracketed(f"{role}={RUNTIME}.Operation(", arguments, "),", depth=1)

@@ -28,6 +28,7 @@ from kernel_lsp.export.python.python_text import (
     call,
     indented,
     literal,
+    packed,
     python_identifier,
     python_number,
     string_literal,
@@ -179,7 +180,7 @@ class OperatorText:
         """Print the arguments of the operator's object that do not depend on the location of its launches."""
         lines = []
         if self.backward is not None:
-            lines += literal("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
+            lines += packed("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
             if places := self.given_places:
                 lines += literal("given=(", list(map(str, places)), "),", depth=1)
                 lines += [f"n_kept={len(kept)},"] if (kept := self.forward.operation.kept) else []
@@ -246,18 +247,17 @@ class OperatorText:
         argument = self.task.arguments[index]
         name = python_identifier(argument.name, self._reserved)
         if isinstance(argument, TaskTensor):
-            place = f", the module's {argument.qualified_name}" if argument.qualified_name else ""
+            place = _place(argument)
             description = dtype_and_shape(argument.type.dtype, argument.type.shape) + place
             return OperatorArgument(name, "Tensor", "Tensor", description)
         value = python_number(argument.value)
         is_taken = self._is_taken(argument.name)
         only = f", verified at {value}" if is_taken else f", only {value}"
-        place = f", the module's {argument.qualified_name}" if argument.qualified_name else ""
         return OperatorArgument(
             name=name,
             annotation=argument.type,
             schema_type=SCHEMA_TYPES[argument.type],
-            description=f"{argument.type}{place}{only}",
+            description=f"{argument.type}{_place(argument)}{only}",
             default=value if self._is_last(index) else None,
             fixed=None if is_taken else argument.value,
         )
@@ -303,6 +303,12 @@ class OperatorText:
         if not text.inputs:
             raise PlanError(f"{operation.name} takes no tensor", line=operation.span.line)
         return text
+
+
+def _place(argument: TaskTensor | TaskScalar) -> str:
+    """Say where the module has an argument, unless its name says that."""
+    place = argument.qualified_name or ""
+    return "" if place.replace(".", "_") in ("", argument.name) else f", the module's {place}"
 
 
 def _with_needed(plan: LaunchPlan) -> LaunchPlan:

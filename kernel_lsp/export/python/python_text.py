@@ -121,7 +121,7 @@ def returned(items: Sequence[str], depth: int = 0) -> list[str]:
     """Print ``return a, b``; one item is returned alone."""
     if len(one_line := f"return {', '.join(items)}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]
-    return literal("return (", items, ")", depth)
+    return packed("return (", items, ")", depth)
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
