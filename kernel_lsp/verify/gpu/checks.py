@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
@@ -25,6 +26,7 @@ from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker
 
+T = TypeVar("T")
 PATIENCE_S = 2.0
 """Seconds to wait for the executors' findings after the GPU found a failure: theirs are more precise."""
 ATOMICS = ("atom.", "red.", "multimem.red.")
@@ -88,19 +90,13 @@ class GpuChecks:
         self, built: Built, plans: Sequence[Plan], progress: Progress, *, beside: Look | None, is_ranking: bool = False
     ) -> CheckOutcome | None:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
-        and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says. Raises ConnectionLostError
-        when all GPUs are lost."""
-        for n_left in reversed(range(len(self._gpus))):
-            gpu = min(self._gpus, key=_order)
+        and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
+
+        async def on(gpu: MeasuringGpu) -> CheckOutcome | None:
             progress.gpu = gpu.device.name
-            with gpu.device.load.assigned():
-                try:
-                    return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
-                except ConnectionLostError:
-                    gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
-                    if not n_left:
-                        raise
-        raise ValueError("there is no GPU")
+            return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+
+        return await on_one_of(self._gpus, on)
 
     async def _check_on(
         self,
@@ -231,6 +227,20 @@ def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
     if any(isinstance(step, BoundLibraryStep) for bound in bounds for step in bound.steps):
         return True
     return any(statement.opcode.startswith(ATOMICS) for statement in read_ptx(built.ptx).statements)
+
+
+async def on_one_of(gpus: Sequence[MeasuringGpu], work: Callable[[MeasuringGpu], Awaitable[T]]) -> T:
+    """Do the work of one candidate on one GPU. Raises ConnectionLostError when all GPUs are lost."""
+    for n_left in reversed(range(len(gpus))):
+        gpu = min(gpus, key=_order)
+        with gpu.device.load.assigned():
+            try:
+                return await work(gpu)
+            except ConnectionLostError:
+                gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
+                if not n_left:
+                    raise
+    raise ValueError("there is no GPU")
 
 
 def _order(gpu: MeasuringGpu) -> tuple[float, int]:
