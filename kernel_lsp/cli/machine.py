@@ -29,8 +29,8 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
+from kernel_lsp.toolchain.tools.binaries import find_tools
 from kernel_lsp.toolchain.tools.clang_tidy import clang_cuda_flags
-from kernel_lsp.toolchain.tools.listing import find_tools
 from kernel_lsp.verify.session.start import MIN_FREE_BYTES
 
 Status = Literal["ok", "missing", "broken"]

@@ -25,16 +25,6 @@ from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confi
 from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove, watch
 from kernel_lsp.process.tree import is_running, kill_tree
 
-
-async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancel tasks and wait for their end; None stands for one that never began. Their errors were reported to those
-    who waited for them, or matter to nobody any more."""
-    begun = [task for task in tasks if task is not None]
-    for task in begun:
-        task.cancel()
-    await asyncio.gather(*begun, return_exceptions=True)
-
-
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 256 << 20
 STDERR_TAIL_BYTES = 64 << 10

@@ -11,8 +11,9 @@ import pytest
 from kernel_lsp.core.task import Graph
 from kernel_lsp.errors import UserError
 from kernel_lsp.synthesize.attempt import Attempt, HeldOut, Trace, inefficiencies, similarity
+from kernel_lsp.synthesize.index import open_journal, task_name, write_index
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
-from kernel_lsp.synthesize.run import Synthesis, open_journal, summarize, task_name, write_index
+from kernel_lsp.synthesize.run import Synthesis, summarize
 
 REQUEST = SynthesisRequest(seed=0, scale="cpu")
 

@@ -11,8 +11,8 @@ import pytest
 from kernel_lsp.cli.machine import clangd_text
 from kernel_lsp.process.confinement import support
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
+from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.clang_tidy import clang_cuda_flags, parse_tidy, tidy_command
-from kernel_lsp.toolchain.tools.listing import Tool
 from kernel_lsp.verify.profile.tools import run_tidy
 
 KERNEL = """#include <cuda_fp16.h>

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS, light_binding
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts
-from kernel_lsp.toolchain.extension.headers import PYTHON_VARIABLE, WRAPS, light_binding
 from kernel_lsp.toolchain.extension.tools import find_extension_tools
 from kernel_lsp.worker.describe import extension_facts
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.toolchain.extension.binding import PYTHON_VARIABLE, WRAPS
 from kernel_lsp.toolchain.extension.headers import (
     ALL_OPERATORS,
     LIBRARY,
     OPERATORS,
     PYBIND11,
-    PYTHON_VARIABLE,
     TENSORS,
     WHOLE,
-    WRAPS,
     headers_for,
     lean_text,
     may_lack_a_header,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.toolchain.tools import listing as tools
-from kernel_lsp.toolchain.tools.listing import Tool, find_tools
+from kernel_lsp.toolchain.tools import binaries as tools
+from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
 
 
 @pytest.fixture

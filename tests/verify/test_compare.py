@@ -9,9 +9,9 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.process.worker_client import Rounding
-from kernel_lsp.verify.oracle.arrays import nearest
 from kernel_lsp.verify.oracle.compare import Expectation, InputTraits, compare, is_within_budget
 from kernel_lsp.verify.oracle.compare_chunks import CHUNK_ELEMENTS
+from kernel_lsp.verify.oracle.narrow_rounding import nearest
 
 RNG = np.random.default_rng(0)
 REFERENCE = RNG.standard_normal((64, 33))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.oracle.arrays import FORMATS, cut_off, last_place, nearest
+from kernel_lsp.verify.oracle.narrow_rounding import FORMATS, cut_off, last_place, nearest
 
 N = 8192
 

@@ -11,7 +11,7 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Case
-from kernel_lsp.verify.probes.code_guided_sizes import BESIDE, compared_constants, sizes_with_room
+from kernel_lsp.verify.probes.mined_constants import BESIDE, compared_constants, sizes_with_room
 from kernel_lsp.verify.probes.table import flushes
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.oracle.arrays import nearest
+from kernel_lsp.verify.oracle.narrow_rounding import nearest
 
 RNG = np.random.default_rng(0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.verify.oracle.arrays import with_one_answer
+from kernel_lsp.verify.oracle.narrow_rounding import with_one_answer
 from tests.worker.capturing import capture_text, tensor
 
 ONE = ("x + y", "torch.relu(x - y)", "(x * y).t()", "x * 0.5", "-x.abs()", "w.to(torch.float16)", "w.to(x.dtype)")

@@ -19,7 +19,7 @@ from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.confinement import Confinement, SandboxLevel, support
 from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.toolchain.tools.listing import Tool
+from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.ncu import parse_raw, parse_source
 from kernel_lsp.verify.profile.advice import advise
 from kernel_lsp.verify.profile.tools import measured_kernels, run_ncu, run_sanitizers, run_tidy

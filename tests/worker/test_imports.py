@@ -14,7 +14,7 @@ import torch
 
 from kernel_lsp.process import worker_client
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, Worker
-from kernel_lsp.worker.gpu import device
+from kernel_lsp.worker.gpu import context_ahead
 from kernel_lsp.worker.protocol import start_driver, without_collections
 
 from .capturing import capture_text, tensor, with_worker
@@ -88,7 +88,7 @@ def test_a_gpu_that_cannot_be_opened_ahead_is_told_when_it_is_needed() -> None:
 
 def test_what_is_called_ahead_of_references_can_be_called() -> None:
     """Check that a GPU that cannot be opened is told later: a fault of these calls would never be."""
-    device.call_first(torch.device("cpu"))
+    context_ahead.call_first(torch.device("cpu"))
 
 
 def test_a_machine_without_a_driver_is_no_problem() -> None:

@@ -11,10 +11,11 @@ from kernel_lsp.core.event import Event
 from kernel_lsp.core.task import Task
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.feedback import ProfileCandidate, Profiler, facts_of_task
 from kernel_lsp.evolve.propose.model_search import ModelSearch, ModelSearchSettings
 from kernel_lsp.evolve.propose.population import INNOVATIONS, as_kernels, related
-from kernel_lsp.evolve.propose.prompt_builder import Conversation, Questions
+from kernel_lsp.evolve.propose.prompt_builder import Questions
 from kernel_lsp.evolve.propose.proposal import Workshop
 from kernel_lsp.evolve.run.evaluations import Evaluations
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest

@@ -14,9 +14,10 @@ from kernel_lsp.core.event import CandidateJudged, CandidateProposed, Event, Pro
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ProposalEnd, ProposalRecord, Round
+from kernel_lsp.evolve.propose.conversation import Conversation
 from kernel_lsp.evolve.propose.feedback import Profiler, describe_failure
 from kernel_lsp.evolve.propose.population import Member, Plan
-from kernel_lsp.evolve.propose.prompt_builder import Conversation, Question, Questions, assemble
+from kernel_lsp.evolve.propose.prompt_builder import Question, Questions, assemble
 from kernel_lsp.evolve.run.evaluations import Evaluations, outcome_message, score_us
 from kernel_lsp.llm.ensemble import Arms, gain_of
 from kernel_lsp.llm.judges.calibration import Judgement

@@ -17,7 +17,7 @@ from kernel_lsp.ptx.compile.memory import (
     store,
     stored_bytes,
 )
-from kernel_lsp.ptx.run.async_copies import PENDING_SHIFT, PHASE_SHIFT
+from kernel_lsp.ptx.run.barrier_objects import PENDING_SHIFT, PHASE_SHIFT
 from kernel_lsp.ptx.run.layout import CopyQueue, FaultKind, Info, Thread
 from kernel_lsp.ptx.text.syntax import Address, Instruction, Operand, Register, UnsupportedPtxError
 

@@ -33,7 +33,14 @@ from kernel_lsp.ptx.compile.native import declared, functions_of, translate
 from kernel_lsp.ptx.compile.prelude import prelude_for
 from kernel_lsp.ptx.races import clusters as race_clusters
 from kernel_lsp.ptx.races import order, rules, signals, watch
-from kernel_lsp.ptx.run import async_copies, block_barriers, cluster_scheduler, scheduler, warp_operations
+from kernel_lsp.ptx.run import (
+    async_copies,
+    barrier_objects,
+    block_barriers,
+    cluster_scheduler,
+    scheduler,
+    warp_operations,
+)
 from kernel_lsp.ptx.run.layout import FIRST_BUFFER_WINDOW, window_base
 from kernel_lsp.ptx.text.inline import inline_calls
 from kernel_lsp.ptx.text.parser import parse
@@ -63,7 +70,7 @@ HANDLERS = {
 NATIVE_FUNCTIONS = (
     *functions_of(scheduler, warp_operations, block_barriers, access_checks, cluster_scheduler),
     fragments.perform_matrix,
-    *functions_of(async_copies),
+    *functions_of(barrier_objects, async_copies),
 )
 """Native functions on the hot path of every run."""
 RARE_FUNCTIONS = functions_of(access_faults, watch, rules, order, signals, race_clusters)
@@ -76,7 +83,7 @@ LIBM_FUNCTIONS = (
 """C library functions that LLVM may call for operations that the CPU lacks."""
 SLOW_CHECKS = ("check", "check_shared", "check_shared_written", "check_cluster_step")
 CALLED_BY_KERNELS = (
-    *(async_copies.barrier_init, async_copies.barrier_arrive, async_copies.barrier_test),
+    *(barrier_objects.barrier_init, barrier_objects.barrier_arrive, barrier_objects.barrier_test),
     *(async_copies.copy_started, async_copies.copies_waited, async_copies.bulk_started),
     *(async_copies.bulk_store_started, async_copies.bulk_stores_committed, async_copies.bulk_stores_waited),
     async_copies.check_stores_ended,

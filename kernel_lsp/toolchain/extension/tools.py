@@ -12,7 +12,7 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.model import Noun
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.supervisor import run
-from kernel_lsp.toolchain.tools.listing import find_tools
+from kernel_lsp.toolchain.tools.binaries import find_tools
 
 CXX_NAMES = ("g++", "c++", "clang++")
 VERSION_DEADLINE_S = 10.0

@@ -19,7 +19,7 @@ from pathlib import Path
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.supervisor import end_tasks
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS

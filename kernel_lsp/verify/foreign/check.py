@@ -29,7 +29,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.supervisor import end_tasks
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.cases import (

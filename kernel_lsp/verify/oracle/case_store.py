@@ -15,11 +15,12 @@ import numpy as np
 
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
-from kernel_lsp.process.supervisor import end_tasks
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
 from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
-from kernel_lsp.verify.oracle.arrays import map_array, map_mask, with_one_answer
+from kernel_lsp.verify.oracle.arrays import map_array, map_mask
 from kernel_lsp.verify.oracle.compare import Choice, Expectation
+from kernel_lsp.verify.oracle.narrow_rounding import with_one_answer
 
 
 @dataclass(frozen=True)

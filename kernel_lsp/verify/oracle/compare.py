@@ -18,7 +18,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import TensorError
 from kernel_lsp.process.worker_client import ChosenFrom, Rounding, Slices
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.oracle.arrays import FORMATS, decode
+from kernel_lsp.verify.oracle.arrays import decode
 from kernel_lsp.verify.oracle.compare_chunks import (
     Allowance,
     Sides,
@@ -27,6 +27,7 @@ from kernel_lsp.verify.oracle.compare_chunks import (
     floating_total,
     stored_total,
 )
+from kernel_lsp.verify.oracle.narrow_rounding import FORMATS
 
 N_UNITS = 4
 """Maximum difference of equal elements, in units: two that changed places may each have moved by one unit."""

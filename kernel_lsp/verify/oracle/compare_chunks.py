@@ -20,7 +20,8 @@ from functools import cache
 import numpy as np
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.oracle.arrays import decode, nearest, poisoned_elements
+from kernel_lsp.verify.oracle.arrays import decode, poisoned_elements
+from kernel_lsp.verify.oracle.narrow_rounding import nearest
 
 OVERFLOW_TOLERANCE = 2.0**-6
 """Relative tolerance where PyTorch overflows and the candidate does not. It is loose, since no native error scales

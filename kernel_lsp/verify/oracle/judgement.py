@@ -26,7 +26,7 @@ from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
 from kernel_lsp.verify.model.cases import OperationKind
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.oracle.arrays import cut_off, decode, map_array, poisoned_elements
+from kernel_lsp.verify.oracle.arrays import decode, map_array, poisoned_elements
 from kernel_lsp.verify.oracle.compare import (
     BACKWARD_FACTOR,
     FORWARD_FACTOR,
@@ -36,6 +36,7 @@ from kernel_lsp.verify.oracle.compare import (
     compare_stored,
     is_within_budget,
 )
+from kernel_lsp.verify.oracle.narrow_rounding import cut_off
 
 SAME_NUMBERS = "constant_rows"
 """The family whose rows are one number each, along the last dim."""

@@ -25,8 +25,9 @@ from kernel_lsp.verify.model.cases import (
 )
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.code_guided_sizes import compared_constants, compared_sizes, pointed_sizes
+from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
 from kernel_lsp.verify.probes.finder import CHEAP, Finder
+from kernel_lsp.verify.probes.mined_constants import compared_constants
 from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
 BOTH: tuple[OperationKind, ...] = ("forward", "backward")

@@ -28,7 +28,7 @@ from kernel_lsp.verify.model.cases import (
 )
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes, sizes_with_room
+from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
 from kernel_lsp.verify.probes.kernel import (
     EQUAL_TERMS,
@@ -44,6 +44,7 @@ from kernel_lsp.verify.probes.kernel import (
     probe,
     proposed,
 )
+from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from kernel_lsp.verify.probes.sizes import (
     MAX_VAST_HERE,

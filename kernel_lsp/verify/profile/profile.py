@@ -38,7 +38,7 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import Confinement
 from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.process.worker_client import CaseFiles
-from kernel_lsp.toolchain.tools.listing import Tool, find_tools
+from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase
 from kernel_lsp.verify.profile.advice import advise

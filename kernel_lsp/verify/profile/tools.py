@@ -27,8 +27,8 @@ from kernel_lsp.process.profiles import linter_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, CaseFiles
 from kernel_lsp.toolchain.tools import ncu as nsight
+from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command
-from kernel_lsp.toolchain.tools.listing import Tool
 from kernel_lsp.toolchain.tools.ncu import NcuLaunch, NcuLine, NcuSource, parse_raw, parse_source
 from kernel_lsp.toolchain.tools.sanitizer import (
     ERROR_EXIT_CODE,

@@ -24,7 +24,7 @@ from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.ssh import Machine
-from kernel_lsp.process.supervisor import end_tasks
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,6 @@ from typing import Any, TypeVar
 import torch
 
 from ..failure import EnvironmentFailure
-from ..files import reserve
-from ..oracle.roundings import is_plain, rounding
 from ..shipped.cuda_runtime import architecture_of, driver, make_context_current, on_device
 
 SMI_DEADLINE_S = 20
@@ -171,34 +167,3 @@ def _driver_version_of_smi() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.split()[0] if done.stdout.split() else "unknown"
-
-
-def open_context(request: dict[str, Any]) -> dict[str, Any]:
-    """Open the context of ``{"device": number}``, and load its first kernels, in a thread, while this process imports
-    the rest: references of large cases are made there. The driver needs about 0.5 s for the context, and 0.35 s more
-    for the kernels of the first reference (H200, torch 2.11), most of it without Python's lock. Answers at once; errors
-    are reported to the first user of the GPU."""
-    threading.Thread(target=_open, args=(int(request["device"]),), daemon=True).start()
-    return {}
-
-
-def _open(number: int) -> None:
-    with contextlib.suppress(RuntimeError, AssertionError):  # no driver, GPU or memory: reported when it is needed
-        call_first(torch.device("cuda", number))
-
-
-def call_first(device: torch.device) -> None:
-    """Call on a few elements the operations that every reference and much code use."""
-    reserve(device)
-    wide = torch.ones(4, 4, device=device, dtype=torch.float64)
-    narrow = wide.float()
-    for ones in (narrow, wide):
-        leaf = ones.clone().requires_grad_()
-        scaled = leaf * torch.rsqrt((leaf * leaf).mean(-1, keepdim=True) + 1e-6)
-        torch.autograd.grad([scaled - leaf.exp() / leaf.sum(-1, keepdim=True)], [leaf], [ones])
-        torch.isnan(ones).any().item()
-    rounding(wide, narrow, wide)
-    is_plain(wide, narrow)
-    generator = torch.Generator(device).manual_seed(0)
-    signs = torch.randint(0, 2, (4, 4), generator=generator, device=device)
-    bool(((signs * 2 - 1).double() == wide).all())
