@@ -48,7 +48,7 @@ ACTIVITIES = {
     "prepare_baseline": "preparing PyTorch's timing",
     "time_block": "timing",
 }
-"""What a worker does for the commands that run code of users, in words of messages."""
+"""Command -> the worker's activity in messages, for commands that run code of users."""
 
 OperationName = Literal["forward", "backward"]
 

@@ -1,4 +1,4 @@
-"""What the recorder does for a program's calls, in work that it counts itself: signatures taken, and steps timed."""
+"""Check the cost of recording by counts instead of times: signatures taken, and steps timed."""
 
 from __future__ import annotations
 

@@ -138,9 +138,6 @@ async def label(corpus: Path, settings: Settings) -> list[Labelled]:
     return sorted(labelled, key=lambda kernel: kernel.name)
 
 
-# --- below: labels
-
-
 def _task(file: Path, text: str) -> tuple[str, str, bool]:
     plan = parse(text).plan
     return (
@@ -172,9 +169,6 @@ async def _label_group(
     cases = (Case(task=task_text, text=texts[file], compiler=WITHHELD, checks=WITHHELD) for file in files)
     names = (str(file.relative_to(folder.parent)) for file in files)
     return [Labelled(*parts) for parts in zip(names, cases, verdicts, strict=True)]
-
-
-# --- below: scores
 
 
 def _report(

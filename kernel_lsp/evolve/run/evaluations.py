@@ -84,8 +84,6 @@ class Evaluations:
         """Cancel running evaluations and wait for their end."""
         await end_tasks(*self._under_way.values())
 
-    # --- below
-
     async def _evaluate(
         self, candidate: Candidate, depth: Depth, priority: float
     ) -> tuple[Verdict, CandidateEvaluated]:

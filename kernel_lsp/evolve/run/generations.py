@@ -125,8 +125,6 @@ class Search:
             self._is_ended = True
             await self._evaluations.close()
 
-    # --- below: a generation
-
     def _begin_default(self) -> None:
         """Begin to evaluate the default schedule: drawing and rendering the others takes up to 4 s."""
         if (default := self._proposer.default) is not None:

@@ -317,9 +317,6 @@ def describe_verification(verdict: Verdict) -> str:
     return f"{text}; {sampled} of them by sampled blocks" if sampled else text
 
 
-# --- below: events and checks
-
-
 async def _tuned_key(session: Session, task: Task) -> TunedKey:
     """Return the key of the task's schedules on the GPU that measures, or on the target of estimates."""
     device = await session.gpu_device() if await session.gpu_index() is not None else None

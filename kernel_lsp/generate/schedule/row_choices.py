@@ -172,8 +172,6 @@ class RowChooser:
         """Return True if no thread adds up so many elements that rounding errors accumulate."""
         return self.n_columns <= schedule.stride * MAX_SERIAL_SUM
 
-    # --- the values of knobs
-
     def _cache_values(self) -> tuple[int, ...]:
         is_held = self._reads_again() and len(self._block_values()) > 1 and not find_pairs(self.group)
         return (0, 1, HELD) if is_held and self.group.line is None else (0, 1) if self.n_columns else (0,)
@@ -214,8 +212,6 @@ class RowChooser:
         n_bytes = n_items * schedule.threads * sum(pack_bytes)
         fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
         return fits and schedule.vector > 1 and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
-
-    # --- defaults
 
     def _default(self) -> RowSchedule:
         schedule = self._default_shared() or self._default_cluster() or self._default_block()
@@ -413,8 +409,6 @@ class RowChooser:
             if self.widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
         ]
         return max(fitting, default=1)
-
-    # --- facts of the group
 
     @property
     def _n_rows(self) -> int:

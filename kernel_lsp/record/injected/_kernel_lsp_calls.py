@@ -302,6 +302,17 @@ class Streak:
         self.n_left = N_UNCHECKED if self.n_alike >= N_ALIKE else 0
         self.shape, self.mode, self.found = shape, mode, found
 
+    def goes_on(self, args, mode):
+        """Count a call that passes without a signature; return False for one that needs it."""
+        try:
+            if not args or args[0].shape != self.shape or mode != self.mode:
+                return False
+        except Exception:  # user code: `shape` may be a property that raises anything, or compare to no truth value
+            return False
+        self.n_left -= 1
+        self.found.n_calls += 1
+        return True
+
 
 def wrapped(function, target, recorder):
     """Return a function that calls through the recorder. Its globals are the original's, for `torch.jit.script`.
@@ -315,16 +326,9 @@ def wrapped(function, target, recorder):
         if compiling():
             return function(*args, **kwargs)
         if gate[0] > 0:
-            if streak.n_left > 0 and args:
-                try:
-                    is_alike = args[0].shape == streak.shape and grad() is streak.mode
-                except Exception:  # no tensor, one without a shape, or a shape of many truth values
-                    is_alike = False
-                if is_alike:
-                    streak.n_left -= 1
-                    gate[0] -= 1
-                    streak.found.n_calls += 1
-                    return function(*args, **kwargs)
+            if streak.n_left > 0 and streak.goes_on(args, grad()):
+                gate[0] -= 1
+                return function(*args, **kwargs)
             found = seen.get(signature_(types_, (grad(),), args, kwargs))
             if found is not None:
                 gate[0] -= 1
@@ -350,16 +354,9 @@ def wrapped_module(kind, target, recorder):
             return base.__call__(self, *args, **kwargs)
         if gate[0] > 0:
             streak = streaks.get(id(self))
-            if streak is not None and streak.n_left > 0 and args:
-                try:
-                    is_alike = args[0].shape == streak.shape and (self.training, grad()) == streak.mode
-                except Exception:  # no tensor, one without a shape, or a shape of many truth values
-                    is_alike = False
-                if is_alike:
-                    streak.n_left -= 1
-                    gate[0] -= 1
-                    streak.found.n_calls += 1
-                    return base.__call__(self, *args, **kwargs)
+            if streak is not None and streak.n_left > 0 and streak.goes_on(args, (self.training, grad())):
+                gate[0] -= 1
+                return base.__call__(self, *args, **kwargs)
             found = seen.get(signature_(types_, mode(self), args, kwargs))
             if found is not None:
                 gate[0] -= 1

@@ -220,10 +220,8 @@ class Recorder:
     def symbol_file(self, path):
         """Return a file of the workspace relative to it; empty for any other."""
         if path not in self.files:
-            may_be_own = isinstance(path, str) and (
-                not INSTALLED.intersection(path.split(os.sep)) or self._is_linked(path)
-            )
-            self.files[path] = self._relative(os.path.realpath(path) if may_be_own else "")
+            is_own = isinstance(path, str) and (INSTALLED.isdisjoint(path.split(os.sep)) or self._is_linked(path))
+            self.files[path] = self._relative(os.path.realpath(path) if is_own else "")
         return self.files[path]
 
     def _is_linked(self, path):

@@ -95,9 +95,6 @@ Soon = Callable[[tuple[RuleFinding, ...]], None]
 """Callback that receives the early findings before the check is done."""
 
 
-# --- below: cache of analysed functions
-
-
 def _tell(soon: Soon, functions: list[FunctionFacts], parsed: ParsedCuda) -> None:
     """Report the early findings of these functions. No finding means no call: an empty list would mean that the code
     is clean."""

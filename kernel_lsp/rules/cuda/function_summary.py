@@ -228,9 +228,6 @@ def read_plan(file: CudaFile) -> CheckedPlan:
     return _parse_and_check(_without_bodies(file))
 
 
-# --- below: launches
-
-
 def _planned_launch(plan: CheckedPlan, launch: Launch) -> LaunchFacts:
     x, y, z = (_constant(size) for size in launch.block)
     block = None if x is None or y is None or z is None else (x, y, z)
@@ -298,9 +295,6 @@ def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:
     return x, y, z
 
 
-# --- shared memory and bounds
-
-
 def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> int:
     """Return the size of an array in bytes, 0 if its type or an extent is unknown."""
     n_bytes = type_bytes(element) or 0
@@ -314,9 +308,6 @@ def _launch_bound(function: Function) -> int:
     if bounds is None or not bounds.named_children:
         return 0
     return function.constant(bounds.named_children[0]) or 0
-
-
-# --- the plan
 
 
 def _without_bodies(file: CudaFile) -> str:

@@ -183,9 +183,6 @@ def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
     return None
 
 
-# --- below: one declarator
-
-
 def _scope_start(variable: Variable) -> int:
     return variable.scope[0]
 

@@ -191,9 +191,6 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
 
 
-# --- below: helpers of the rules
-
-
 def _is_compiled(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
     called = [decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in decorators]
@@ -281,9 +278,6 @@ def _is_written_by_parts(name: str, scope: Scope) -> bool:
     return any(isinstance(t, ast.Subscript) and isinstance(t.value, ast.Name) and t.value.id == name for t in targets)
 
 
-# --- attention
-
-
 def value_above(node: ast.expr, scope: Scope) -> ast.expr:
     """Return the value that a name has at its use: that of the last assignment in a line above."""
     if not isinstance(node, ast.Name):
@@ -365,9 +359,6 @@ def _is_transposed(node: ast.expr, scope: Scope) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in ("T", "mT")
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TRANSPOSES
-
-
-# --- loops whose iterations cannot be one operation
 
 
 def is_recurrence(loop: ast.For) -> bool:

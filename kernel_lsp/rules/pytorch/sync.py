@@ -299,9 +299,6 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, generator.iter, _LOOP_MESSAGE)
 
 
-# --- below: helpers of the rules
-
-
 def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     """Return ``push()`` for a call of a function or method of the file that reads back an argument from the device."""
     given = [position for position, each in enumerate(call.args) if is_on_device(each, scope)]

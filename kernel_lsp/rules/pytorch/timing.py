@@ -220,9 +220,6 @@ def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, end, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
 
 
-# --- below
-
-
 def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
     loop = scope.loop_around(call)

@@ -259,9 +259,6 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
     return returns_tensor or scope.names.is_tensor_annotation(node.returns)
 
 
-# --- below: pragmas
-
-
 def has_pragma(module: ParsedModule, node: FunctionNode | ast.Module) -> bool:
     """Return whether a comment ``# kernel-lsp: x=f32[...]`` precedes the function."""
     first = 0 if isinstance(node, ast.Module) else first_line(node)

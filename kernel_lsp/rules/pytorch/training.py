@@ -237,9 +237,6 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
-# --- below: helpers of the rules
-
-
 def _is_of_optimizer(scope: Scope) -> bool:
     """Return whether the code is a method of a `torch.optim.Optimizer`, which is where such a loop belongs, or of a
     class whose bases the file does not say."""

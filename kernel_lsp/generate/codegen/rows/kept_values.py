@@ -170,9 +170,6 @@ def divide_once(group: RowGroup) -> RowGroup:
     return _mapped(group, lambda scalar, _: transformed(scalar, divided))
 
 
-# --- which values to keep
-
-
 class _Finder:
     """Finds the costly values that several passes need; with `is_whole`, the largest expressions that hold any. Where
     the schedule holds rows, finds all values of earlier passes."""

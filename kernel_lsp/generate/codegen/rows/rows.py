@@ -89,8 +89,6 @@ class RowRenderer:
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.threads * self.schedule.rows,)
 
-    # --- row selection
-
     def _begin(self) -> None:
         """Declare the row, and return early where there is none."""
         scope, schedule = self.scope, self.schedule
@@ -135,8 +133,6 @@ class RowRenderer:
             return self.schedule.threads > 1
         return 1 < self.schedule.threads < WARP and self.schedule.rows > 1
 
-    # --- values common to all rows
-
     def _find_wholes(self) -> None:
         """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""
         if self.schedule.reads_first:
@@ -145,8 +141,6 @@ class RowRenderer:
             prefetch_row(self.scope, self.group, self._column_lane())
         for whole in self.group.wholes:
             find_whole(self.scope, self.group, whole, self.schedule.threads * self.schedule.rows)
-
-    # --- one pass over the columns
 
     def _pass(self, level: int) -> None:
         self.level = level
@@ -435,8 +429,6 @@ class RowRenderer:
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
         return self.packing.declare_result(scope, store) if self.schedule.vector > 1 else None
 
-    # --- between passes
-
     def _combine(self, entry: RowReduction, accumulator: Accumulator) -> None:
         """Combine a reduction over the threads of the block that share the row."""
         call = self._combiner(entry.kind, accumulator)
@@ -464,8 +456,6 @@ class RowRenderer:
         if base == "argmax":
             return f"{helper}{template}({accumulator.name}, {accumulator.index_name});"
         return f"{accumulator.name} = {helper}{template}({accumulator.name});"
-
-    # --- results per row
 
     def _finish(self) -> None:
         """Write the per-row results, by one thread."""

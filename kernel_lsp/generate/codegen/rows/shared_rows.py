@@ -91,8 +91,6 @@ class SharedRowRenderer(RowRenderer):
             return StagedRows(self.kernel, self.group, self.schedule, self.packing)
         return super()._new_cache()
 
-    # --- row selection
-
     def _begin(self) -> None:
         scope, schedule = self.scope, self.schedule
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
@@ -149,8 +147,6 @@ class SharedRowRenderer(RowRenderer):
 
     def _leader_condition(self) -> str:
         return " && ".join([*(["is_row"] if self._is_guarded() else []), "lane == 0"])
-
-    # --- one stage: a pass over the row, the second reductions of its pairs, one exchange
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         if isinstance(self.cache, StagedRows) and not self._is_ahead:
@@ -274,8 +270,6 @@ class SharedRowRenderer(RowRenderer):
         packed = find_packed([self._over_packs(scalar) for scalar in later], self.packing)
         kept = {access.tensor for access in self.cache.shared_reads()}
         return [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
-
-    # --- exchange between blocks
 
     def _parts(self, entry: RowReduction, name: str) -> str:
         """Declare the storage of the partial results of a row's blocks; return a pointer to it."""

@@ -107,9 +107,6 @@ def _name_and_rest(function: Function, size: Node | None) -> tuple[str, int]:
     return function.source(left), rest if function.operator(size) == "+" else -rest
 
 
-# --- below: bounds
-
-
 def _sized_array(function: Function, subscript: Node) -> Variable | None:
     parent = function.parent(subscript)
     if parent is None or parent.type in ("subscript_expression", "sizeof_expression"):
@@ -302,6 +299,3 @@ def _fixes(function: Function, access: Node) -> Iterator[QuickFix]:
     operator = None if condition is None else condition.child_by_field_id(fields.OPERATOR)
     if operator is not None and function.source(operator) == "<=" and place.offset == 0:
         yield QuickFix("Count with `<`", (parsed.replace(operator, "<"),), False)
-
-
-# --- below: updates

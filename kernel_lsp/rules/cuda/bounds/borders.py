@@ -87,9 +87,6 @@ def is_of_grid(value: str) -> bool:
     return _OF_GRID.fullmatch(value.replace(" ", "")) is not None
 
 
-# --- below: coordinates of an index
-
-
 def _shifts(kernel: Function, index: Node) -> Iterator[Shift]:
     """Yield the coordinates of an index such as ``(y - 1) * w + x + 1``, each with its constant."""
     terms = list(_terms(kernel, _value(kernel, index)))
@@ -156,9 +153,6 @@ def _lowest(kernel: Function, sign: int, term: Node) -> int:
         return 0
     first = place_of(kernel, counter.value)
     return first.offset + place.offset if first is not None and first.counter is None and first.offset < 0 else 0
-
-
-# --- conditions
 
 
 def _may_begin_later(kernel: Function, coordinate: Variable) -> bool:

@@ -91,9 +91,6 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, first, _UNCHECKED, *_bound_fix(kernel, first))
 
 
-# --- below: helpers of the rules
-
-
 def _takes_no_size(kernel: Function) -> bool:
     """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly."""
     return bool(kernel.lambdas) or not any(parameter.is_integer for parameter in kernel.parameters)

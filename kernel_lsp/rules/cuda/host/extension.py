@@ -277,8 +277,6 @@ def binding_of_another_function(function: Function) -> Iterator[Hit]:
             yield hit(function.file, node, f"`{name}` is bound to `{target}`{instead}")
 
 
-# --- below: helpers of the rules
-
 _CHECKED_TYPE = re.compile(
     r"\b(\w+)\s*\.\s*(?:scalar_type|dtype)\(\)\s*==\s*(?:torch|at|c10)::(?:ScalarType::)?k?(\w+)"
 )

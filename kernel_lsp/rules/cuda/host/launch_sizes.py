@@ -79,9 +79,6 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
             yield hit(function.file, parts[0], message)
 
 
-# --- below
-
-
 def _allocated(function: Function) -> Iterator[tuple[str, int]]:
     """Yield the pointers of this function with the number of elements allocated for each."""
     for call in function.calls_named(tuple(ALLOCATIONS)):

@@ -376,9 +376,6 @@ def unused_plan_name(file: FileFacts) -> Iterator[Hit]:
                     yield Hit(file.plan.span_range(scalar.span), message)
 
 
-# --- below: names of the plan
-
-
 def _product(block: Block) -> int:
     return block[0] * block[1] * block[2]
 

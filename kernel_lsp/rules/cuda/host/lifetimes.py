@@ -222,9 +222,6 @@ def unordered_streams(function: Function) -> Iterator[Hit]:
         last |= dict.fromkeys(written, (call, stream))
 
 
-# --- below
-
-
 def _allocations(function: Function) -> dict[str, tuple[str, Node]]:
     """Return the local pointers that this function allocates once, with the kind of memory and the call."""
     found: dict[str, tuple[str, Node]] = {}

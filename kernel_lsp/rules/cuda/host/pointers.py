@@ -159,9 +159,6 @@ def unset_accumulator(function: Function) -> Iterator[Hit]:
                 )
 
 
-# --- below
-
-
 def _unset_since(function: Function, argument: Node, launch: Node) -> int:
     """Return the position of the pointer's allocation in this function if nothing mentions it up to the launch; -1
     otherwise."""

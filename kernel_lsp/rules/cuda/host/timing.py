@@ -74,9 +74,6 @@ def timing_without_wait(function: Function) -> Iterator[Hit]:
             )
 
 
-# --- below
-
-
 def _waits(function: Function, text: str) -> bool:
     """Return whether the text waits for the GPU, or calls a function or macro that may."""
     is_unknown = any(name not in function.file.macros for name in _MACRO_CALL.findall(text))

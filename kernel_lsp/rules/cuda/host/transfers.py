@@ -145,9 +145,6 @@ def copy_direction(function: Function) -> Iterator[Hit]:
             yield hit(function.file, arguments[3], f"copy direction `{kind}` is wrong: {where}", *fixes)
 
 
-# --- below: pointers
-
-
 def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
     """Return the pointer to elements in ``x`` or ``*out``, and with two levels in ``(void**)&x`` or ``out``."""
     if node is None or depth > 4:
@@ -261,9 +258,6 @@ def _side_of_member(function: Function, text: str) -> str:
     return sides.pop() if len(sides) == 1 else ""
 
 
-# --- below: sizes
-
-
 def _copies_beyond(function: Function) -> Iterator[Hit]:
     """Yield the copies of more bytes than this function allocates for one of their pointers: ``2 * n`` for ``n``."""
     allocated: dict[str, tuple[int, frozenset[str]]] = {}
@@ -309,9 +303,6 @@ def _factors(function: Function, node: Node | None, depth: int = 0) -> tuple[int
     variable = function.variable(node)
     is_fixed = node.type == "sizeof_expression" or (variable is not None and not variable.writes)
     return (1, frozenset((function.source(node),))) if is_fixed else None
-
-
-# --- below: launches
 
 
 def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: list[Node]) -> Iterator[Hit]:

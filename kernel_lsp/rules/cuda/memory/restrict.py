@@ -104,9 +104,6 @@ def overlapping_restrict(kernel: Function) -> Iterator[Hit]:
             yield hit(file, second.declaration, message, fix)
 
 
-# --- below: pointers
-
-
 def _overlapping(kernel: Function) -> Iterator[tuple[Variable, Variable, str]]:
     """Yield pairs of pointers for which a launch passes one buffer, if one of the two is written through."""
     repeated = kernel.file.repeated_arguments.get(kernel.name, ())

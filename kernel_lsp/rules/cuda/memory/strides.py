@@ -164,9 +164,6 @@ def _shift(function: Function, pointer: Node) -> int:
     return int(found[3]) if found is not None and int(found[1] or found[2]) % 2 == 0 else 0
 
 
-# --- below: strided accesses
-
-
 def _is_far(function: Function, subscript: Node) -> bool:
     """Return whether the access is to global memory with a large stride between consecutive threads."""
     if not may_depend_on_thread(function, subscript):
@@ -219,9 +216,6 @@ def _uses_all_between(function: Function, reach: Reach) -> bool:
     if key not in cache:
         cache[key] = {function.source(other) for other in function.subscripts if reach_of(function, other) == reach}
     return 2 * len(cache[key]) >= abs(reach.step)
-
-
-# --- vectors
 
 
 def vector_casts(function: Function) -> Iterator[tuple[Node, str, Node]]:

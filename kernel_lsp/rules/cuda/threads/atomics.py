@@ -95,9 +95,6 @@ def unreset_total(function: Function) -> Iterator[Hit]:
             yield hit(function.file, call, message)
 
 
-# --- below: the address
-
-
 def _is_one_place(function: Function, address: Node) -> bool:
     """Return whether all threads of a block address the same element of global memory."""
     pointers = [v for name in function.names_in(address) for v in function.named(name) if v.is_pointer]
@@ -106,9 +103,6 @@ def _is_one_place(function: Function, address: Node) -> bool:
 
 def _is_global(function: Function, pointer: Variable) -> bool:
     return reach_of_variable(function, pointer) is not None
-
-
-# --- threads that reach the call
 
 
 def _is_for_few_threads(function: Function, call: Node) -> bool:
