@@ -130,14 +130,16 @@ def measured(name: str, device: str, seconds: float) -> dict[str, Any]:
     clock = wall_clock if device == "cuda" else time.process_time
     with tempfile.TemporaryDirectory() as folder:
         steps: dict[str, tuple[Step, int]] = {}
-        for variant in VARIANTS:  # the recorder begins last: it wraps what is imported
-            recorder = start(folder) if variant == RECORDED else None
+        for variant in VARIANTS:  # each in a folder of its own, as the recorder wraps all of its workspace's modules
+            own = Path(folder, variant)
+            own.mkdir()
+            recorder = start(str(own)) if variant == RECORDED else None
             module = f"model_{name.replace(' ', '_')}_{variant}"
-            Path(folder, f"{module}.py").write_text(MODEL)
-            sys.path.insert(0, folder)
+            (own / f"{module}.py").write_text(MODEL)
+            sys.path.insert(0, str(own))
             torch.manual_seed(0)
             steps[variant] = WORKLOADS[name](importlib.import_module(module), device)
-            sys.path.remove(folder)
+            sys.path.remove(str(own))
         times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
         deadline, order = time.monotonic() + seconds, list(VARIANTS)
         while len(times[RECORDED]) < 4 or time.monotonic() < deadline:
