@@ -11,6 +11,7 @@ import torch
 
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.oracle.arrays import map_array
+from kernel_lsp.worker.oracle.sampling import _random_slices
 from tests.worker.capturing import capture_text, make_case, tensor
 
 FROM_BYTES = 1 << 16
@@ -67,6 +68,16 @@ def test_slices_of_what_mixes_rows_are_those_of_the_whole(body: str, tmp_path: P
     places = np.concatenate([np.arange(start, end) for start, end in files.slices.ranges])
     found = map_array(expected.path, expected.dtype, expected.shape)
     np.testing.assert_allclose(found, np.take(whole, places, axis=dim), rtol=1e-9, atol=1e-12)
+
+
+def test_slices_are_tried_on_random_numbers_whatever_the_case_has() -> None:
+    case_values = torch.full((9, 4), torch.nan, dtype=torch.float16)
+    numbers = _random_slices(case_values, 0, 5, torch.Generator().manual_seed(1))
+    assert (numbers.shape, numbers.dtype) == ((5, 4), torch.float16)
+    assert bool((numbers > 0).all())
+    assert len(set(numbers.sum(1).tolist())) == 5
+    integers = torch.arange(36).view(9, 4)
+    assert torch.equal(_random_slices(integers, 0, 5, torch.Generator()), integers[:5])
 
 
 def test_an_eighth_of_the_outputs_is_compared_where_all_dims_are_mixed(tmp_path: Path) -> None:

@@ -147,11 +147,12 @@ def is_separable(captured: Captured, case: Case, axis: Axis, device: torch.devic
 def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, device: torch.device) -> bool:
     least = _least(captured, axis)
     n_whole, generator = 2 * least + 1, own_generator(0, "order")
-    slices = Sample(axis, ((0, n_whole),)).of(case)
-    slices.inputs = [
-        _random(value, generator) if dim is not None else value for value, dim in zip(slices.inputs, axis.inputs)
+    numbers = torch.Generator(device).manual_seed(generator.initial_seed())
+    inputs = [
+        value if dim is None else _random_slices(value, dim, n_whole, numbers)
+        for value, dim in zip(case.inputs, axis.inputs)
     ]
-    slices = slices.on(device, captured.kept)
+    slices = Case(inputs, case.state, case.gradients).on(device, captured.kept)
     order = torch.randperm(n_whole, generator=generator).tolist()
 
     def results(places: Sequence[int]) -> list[torch.Tensor]:
@@ -167,11 +168,13 @@ def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, device: torc
     )
 
 
-def _random(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return positive numbers, which every function of a target takes; integers stay."""
+def _random_slices(value: torch.Tensor, dim: int, n: int, numbers: torch.Generator) -> torch.Tensor:
+    """Return positive numbers in the shape of the first `n` slices, which every function of a target takes, made on the
+    generator's device: five slices of an input may have many GB. Integers are the value's own."""
     if not value.is_floating_point():
-        return value
-    return (LEAST_NUMBER + torch.rand(value.shape, generator=generator)).to(value.dtype)
+        return taken(value, dim, ((0, n),))
+    shape = value.narrow(dim, 0, n).shape
+    return torch.rand(shape, generator=numbers, device=numbers.device).add_(LEAST_NUMBER).to(value.dtype)
 
 
 def _least(captured: Captured, axis: Axis) -> int:
