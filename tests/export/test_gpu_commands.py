@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import importlib.util
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -272,6 +274,21 @@ def test_inputs_may_begin_off_a_page(gpu: ModuleType, files: ModuleType, driver:
         assert torch.equal(each.tensors["x"], x)
         assert each._buffers["out"].storage_offset() == 0
         assert each.overrun() == []
+
+
+def test_a_run_is_freed_at_once_when_nothing_uses_it(gpu: ModuleType, driver: FakeDriver) -> None:
+    """Without Python's collector of cycles, until whose turn runs of gigabytes would stay on the device."""
+    gpu_run = importlib.import_module(f"{WORKER}.gpu.run")
+    operation = bind(plan_of(CU_TEXT).forward, {"x": (5,)}, {"by": 1.0}, kernel_signatures(CU_TEXT))
+    run = gpu_run.BoundRun(candidate(driver, gpu_run), operation.model_dump(mode="json"), {"x": torch.arange(5.0)})
+    run()
+    runs = [weakref.ref(run), weakref.ref(other := run.fresh()), weakref.ref(shared := run.sharing())]
+    gc.disable()
+    try:
+        del run, other, shared
+        assert [each() for each in runs] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_nan_of_ones_that_was_written_is_told_from_poison(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernel_lsp.worker.gpu.run import BoundRun
+from kernel_lsp.worker.gpu.run import BoundRun, _step_of
 from kernel_lsp.worker.timing import subject
 from kernel_lsp.worker.timing.baseline import reference_subject
 from kernel_lsp.worker.timing.candidate import operator_call
@@ -21,8 +21,7 @@ def test_a_run_that_shares_buffers_replaces_its_own_tensors_alone() -> None:
     run = object.__new__(BoundRun)
     run.tensors = {"out": torch.zeros(3)}
     run._operation = {"steps": [{"kind": "fill", "tensor": "out", "value": 2.0}]}
-    run._candidate = None  # type: ignore[assignment]
-    run._steps = [run._step(step, run._candidate) for step in run._operation["steps"]]
+    run._steps = [_step_of(step, None) for step in run._operation["steps"]]  # type: ignore[arg-type]
     shared = run.sharing()
     assert shared.tensors["out"] is run.tensors["out"]
     shared.tensors["out"] = torch.zeros(3)
@@ -46,7 +45,7 @@ def test_an_operator_call_keeps_no_results() -> None:
         "steps": [{"kind": "fill", "tensor": "out", "value": 2.0}],
     }
     run._operation, run._candidate = operation, None  # type: ignore[assignment]  # a fill alone needs no kernel
-    run._steps = [lambda: seen.append(run.tensors["out"])]
+    run._steps = [lambda of: seen.append(of.tensors["out"])]
     seen: list[torch.Tensor] = []
     before = run.tensors["out"]
     operator_call(run, operation)()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
+from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched, Stages
@@ -108,7 +108,7 @@ class Attempt:
         while the device continues, and the next case is requested before the last answer is read."""
         draw = random.Random(_seed_of(self._job))
         ready, coming = list(self._job.cases), set(self._job.coming)
-        running = deque[asyncio.Task[Crashed | TimedOut | None]]()
+        running = deque[asyncio.Task[Crashed | TimedOut | Unsupported | None]]()
         failure: GpuFailure | None = None
         try:
             while failure is None and not self._job.is_in_vain and (ready or coming or running):
@@ -128,7 +128,7 @@ class Attempt:
             await asyncio.gather(*running, return_exceptions=True)
         return failure
 
-    async def _ended(self, running: deque[asyncio.Task[Crashed | TimedOut | None]]) -> GpuFailure | None:
+    async def _ended(self, running: deque[asyncio.Task[Crashed | TimedOut | Unsupported | None]]) -> GpuFailure | None:
         """Return the failure of a case that has ended, or of one that was judged."""
         while running and running[0].done():
             failure = running.popleft().result()
@@ -136,7 +136,7 @@ class Attempt:
                 return failure
         return await self._judged(at_most_bytes=MAX_WAITING_BYTES)
 
-    async def _run_case(self, case: DeviceCase) -> Crashed | TimedOut | None:
+    async def _run_case(self, case: DeviceCase) -> Crashed | TimedOut | Unsupported | None:
         launched = await self._kernel.launch(case)
         if not isinstance(launched, Launched):
             return launched
@@ -163,7 +163,7 @@ class Attempt:
         failure = await self._run_again() if self._job.rechecks else None
         return await self._judged(at_most_bytes=0) or failure
 
-    async def _run_again(self) -> Crashed | TimedOut | None:
+    async def _run_again(self) -> Crashed | TimedOut | Unsupported | None:
         differing = await self._kernel.recheck(_seed_of(self._job))
         if not isinstance(differing, list):
             return differing

@@ -35,6 +35,9 @@ from kernel_lsp.verify.model.cases import StageTimes
 
 N_TRIES = 2
 """Runs of a candidate whose worker is killed from outside."""
+WAITS_FOR_MEMORY_S = (5.0, 15.0)
+"""Seconds after each try for which other processes left too little memory, without the GPU's lock: they may wait for
+it."""
 LOCK_DEADLINE_S = 300.0
 """Seconds to wait, longer than any turn that ends by its own deadlines."""
 TRY_EVERY_S = 0.02
@@ -135,10 +138,17 @@ class GpuDevice:
 
     async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
-        outside is replaced, and the candidate tried once more; after the loss of a connection, several times."""
+        outside is replaced, and the candidate tried once more; after the loss of a connection, several times, and so
+        where other processes occupy the memory."""
+        waits_s = iter(WAITS_FOR_MEMORY_S)
         for number in itertools.count(1):
             async with self.prepare(job.build, stages) as kernel:
                 found = await Attempt(kernel, job, stages).run() if isinstance(kernel, GpuKernel) else kernel
+            lacked_memory = isinstance(kernel, GpuKernel) and kernel.lacked_memory
+            if lacked_memory and (wait_s := next(waits_s, None)) is not None:
+                with stages.stage("gpu memory of others"):
+                    await asyncio.sleep(wait_s)
+                continue
             loss = self._slot.loss
             if loss is None or not loss.was_killed or (number >= N_TRIES and not loss.is_disconnected):
                 break

@@ -135,6 +135,9 @@ CASE_DEADLINE_S_PER_GIB = 4.0
 RUN_DEADLINE_S, RUN_DEADLINE_S_PER_GIB = 6.0, 2.0
 """Seconds of each of the two runs, counted while the worker had a processor to watch it."""
 RECHECK_DEADLINE_S = 30.0
+LEAST_BYTES_OF_OTHERS = 4 << 30
+"""Bytes that other processes, and the context of the worker itself, occupy at least where too little memory is the
+others' fault."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +166,15 @@ class GpuKernel:
         """`directory` is for the copies of outputs."""
         self.slot, self.build, self._directory, self._stages = slot, build, directory, stages
         self._spare_files, self._numbers = spare_files, itertools.count()
+        self.lacked_memory = False
+        """A case found too little memory, since other processes occupy it: it may fit later."""
 
     @property
     def is_alive(self) -> bool:
         """Check whether its worker can run another case."""
         return self.slot.is_healthy
 
-    async def run(self, case: DeviceCase) -> CaseRun | Mismatch | Crashed | TimedOut:
+    async def run(self, case: DeviceCase) -> CaseRun | GpuFailure:
         """Run one case twice, in other buffers over other poison, and judge both results."""
         launched = await self.launch(case)
         if not isinstance(launched, Launched):
@@ -181,7 +186,7 @@ class GpuKernel:
         """Time an operation in turn with PyTorch."""
         return await timer.time_operation(self.slot, operation)
 
-    async def load(self) -> Crashed | TimedOut | None:
+    async def load(self) -> Crashed | TimedOut | Unsupported | None:
         """Load its code. None when that succeeded."""
         loaded = await self._ask("load", load_request(self.build.candidate_id, self.build.built), LOAD_DEADLINE_S)
         if not isinstance(loaded, dict):
@@ -192,7 +197,7 @@ class GpuKernel:
         """Free its code and buffers."""
         await self.slot.ask("unload", {"candidate": self.build.candidate_id}, deadline_s=LOAD_DEADLINE_S)
 
-    async def launch(self, given: DeviceCase) -> Launched | Crashed | TimedOut:
+    async def launch(self, given: DeviceCase) -> Launched | Crashed | TimedOut | Unsupported:
         """Run one case, and have its outputs copied. The caller removes them by `judge`."""
         folder = self._directory / f"case-{next(self._numbers)}"
         tensors = [tensor for tensor in given.bound.tensors if tensor.role == "output"]
@@ -208,7 +213,10 @@ class GpuKernel:
         }
         n_gib = sum(tensor.n_bytes for tensor in given.bound.tensors) / (1 << 30)
         request["run_deadline_s"] = RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB * n_gib
-        ran = await self._ask("check", request, CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_gib)
+        deadline_s = CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_gib
+        ran = await self._ask(
+            "check", request, deadline_s, n_bytes=2 * sum(tensor.n_bytes for tensor in given.bound.tensors)
+        )
         if not isinstance(ran, dict):
             return ran
         for name, elapsed_s in ran["stages_s"].items():
@@ -230,16 +238,17 @@ class GpuKernel:
         finally:
             self._stages.add_stage("judging, beside cases", time.monotonic() - started)
 
-    async def recheck(self, seed: int) -> list[str] | Crashed | TimedOut:
+    async def recheck(self, seed: int) -> list[str] | Crashed | TimedOut | Unsupported:
         """Run all cases that gave the same bytes twice again, from a module loaded anew. Return those that differ."""
         request = {"seed": seed, "run_deadline_s": RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB}
         again = await self._ask("recheck", request, RECHECK_DEADLINE_S)
         return list(again["differs"]) if isinstance(again, dict) else again
 
     async def _ask(
-        self, command: str, arguments: Mapping[str, Any], deadline_s: float
-    ) -> dict[str, Any] | Crashed | TimedOut:
-        """Return the answer, or the outcome of a candidate's failure. Raises EnvironmentProblem, InternalError."""
+        self, command: str, arguments: Mapping[str, Any], deadline_s: float, *, n_bytes: int = 0
+    ) -> dict[str, Any] | Crashed | TimedOut | Unsupported:
+        """Return the answer, or the outcome of a candidate's failure, whose buffers take `n_bytes` bytes. Raises
+        EnvironmentProblem, InternalError."""
         asked = {"candidate": self.build.candidate_id, **arguments}
         reply = await self.slot.ask(command, asked, deadline_s=deadline_s)
         if isinstance(reply, Lost):
@@ -248,10 +257,19 @@ class GpuKernel:
         if "error" in reply:
             raise InternalError(f"the GPU's worker refused '{command}': {reply['error']['message']}")
         if reply.get("status") == "out_of_memory":
-            return Crashed(message=f"it does not fit into the memory of {self.slot.facts.name}: {reply['message']}")
+            return self._too_large(reply, n_bytes)
         if reply.get("status") in ("crashed", "refused"):
             return Crashed(message=f"on {self.slot.facts.name}: {reply['message']}")
         return reply
+
+    def _too_large(self, reply: Mapping[str, Any], n_bytes: int) -> Crashed | Unsupported:
+        """Return the outcome of too little memory, which others occupy or the candidate alone lacks."""
+        name, others, total = self.slot.facts.name, reply["others_bytes"], reply["total_bytes"]
+        self.lacked_memory = others >= LEAST_BYTES_OF_OTHERS and n_bytes < total
+        if not self.lacked_memory:
+            return Crashed(message=f"it does not fit into the memory of {name}: {reply['message']}")
+        held = f"other processes hold {others / (1 << 30):.1f} of {total / (1 << 30):.1f} GiB"
+        return Unsupported(message=f"too little memory is free on {name}: {held}. Check it again without them")
 
     def _judge_and_remove(self, launched: Launched) -> CaseResult | Mismatch:
         """Runs in a thread, since freeing the pages of large files takes a while, too."""

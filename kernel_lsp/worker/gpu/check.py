@@ -74,9 +74,10 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     "overrun", "outputs": [entries], "fingerprints": {name: int}, "spread": {name: {"relative_l2", "max"}}, "again":
     [entries], "unwritten": {name: int}, "scratch_bytes", "stages_s": {name: seconds}}``. `unwritten` counts the
     elements of sliced outputs that still hold the poison of both runs. `spread` names the outputs whose bytes differ,
-    and only they are written to the paths of `again`. Otherwise the status is ``out_of_memory``, ``refused`` (an
-    impossible launch or library step), ``crashed`` or ``timed_out`` (a run took longer than ``"run_deadline_s"``), with
-    a ``message``. After the last two the CUDA context is lost, and this process must be replaced.
+    and only they are written to the paths of `again`. Otherwise the status is ``out_of_memory`` (with the
+    ``others_bytes`` that other processes occupy, and ``total_bytes``), ``refused`` (an impossible launch or library
+    step), ``crashed`` or ``timed_out`` (a run took longer than ``"run_deadline_s"``), with a ``message``. After the
+    last two the CUDA context is lost, and this process must be replaced.
     """
     candidate = loaded_candidate(request)
     device = candidate.device
@@ -139,12 +140,18 @@ def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[s
     except gpu_device.StillRunning as running:
         return {"status": "timed_out", "message": short_message(running)}
     except torch.OutOfMemoryError as error:
-        _let_go(candidate.device)
-        return {"status": "out_of_memory", "message": short_message(error)}
+        message = short_message(error)
     except (Failure, OverflowError) as error:
         return {"status": "refused", "message": short_message(error)}
     except (CudaError, RuntimeError) as error:
         return {"status": "crashed", "message": short_message(error)}
+    _let_go(candidate.device)  # once the handler has ended, whose error refers to the tensors of the case
+    return {
+        "status": "out_of_memory",
+        "message": message,
+        "others_bytes": gpu_device.bytes_of_others(candidate.device),
+        "total_bytes": gpu_device.total_bytes(candidate.device),
+    }
 
 
 def _let_go(device: int) -> None:

@@ -145,6 +145,12 @@ def is_crowded(device: int) -> bool:
     return free_bytes * CROWDED_SHARE < n_bytes
 
 
+def bytes_of_others(device: int) -> int:
+    """Return the bytes of device memory that other processes occupy, with this one's context."""
+    free_bytes, n_bytes = torch.cuda.mem_get_info(device)
+    return int(n_bytes - free_bytes - torch.cuda.memory_reserved(device))
+
+
 def unload_module(module: Any) -> None:
     """Unload a module, best effort: one that stays only costs memory."""
     driver().cuModuleUnload(module)

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,11 +92,11 @@ class BoundRun:
         for tensor in operation["tensors"]:
             self._allocate(tensor)
         self.refill(inputs)
-        self._steps = [self._step(step, candidate) for step in operation["steps"]]
+        self._steps = [_step_of(step, candidate) for step in operation["steps"]]
 
     def __call__(self) -> None:
         for step in self._steps:
-            step()
+            step(self)
 
     def fresh(self) -> BoundRun:
         """Return the same operation on the same contents in buffers of its own: other addresses while this one
@@ -110,7 +111,6 @@ class BoundRun:
         """Return the same operation on the same buffers, whose tensors may be replaced by others."""
         other = object.__new__(BoundRun)
         other.__dict__.update(self.__dict__, tensors=dict(self.tensors))
-        other._steps = [other._step(step, self._candidate) for step in self._operation["steps"]]
         return other
 
     def refill(self, inputs: Mapping[str, torch.Tensor]) -> None:
@@ -178,41 +178,50 @@ class BoundRun:
         self._buffers[name] = buffer = whole[offset:]
         self._own[name] = buffer[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).view(tensor["shape"])
 
-    def _step(self, step: Mapping[str, Any], candidate: Candidate) -> Callable[[], None]:
-        if step["kind"] == "fill":
-            return lambda: self._fill(step)
-        if step["kind"] == "library":
-            return lambda: self._library(step)
-        return self._launch(step, candidate)
 
-    def _fill(self, step: Mapping[str, Any]) -> None:
-        self.tensors[step["tensor"]].fill_(step["value"])
+Step = Callable[[BoundRun], None]
+"""Enqueues one step on a run's tensors. It refers to no run: one that refers to itself through its steps would occupy
+its buffers until Python collects cycles."""
 
-    def _library(self, step: Mapping[str, Any]) -> None:
-        """Run a library step. The library's own results replace the tensors: a copy would not be part of the operator
-        either."""
-        arguments = [_argument(argument, self.tensors) for argument in step["arguments"]]
-        found = _function(step["function"])(*arguments)
-        values = found if isinstance(found, (tuple, list)) else (found,)
-        for name, value in zip(step["results"], (value for value in values if value is not None)):
-            declared = self.tensors[name]
-            if value.shape != declared.shape or value.dtype != declared.dtype:
-                raise Failure(f"{step['function']} gives {value.dtype} {list(value.shape)} for '{name}'")
-            self.tensors[name] = value.contiguous()
 
-    def _launch(self, step: Mapping[str, Any], candidate: Candidate) -> Callable[[], None]:
-        arguments = step["arguments"]
-        packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
-        names = [argument["tensor"] for argument in arguments if argument["kind"] == "tensor"]
-        launch = KernelLaunch(
-            candidate.functions[step["kernel"]],
-            step["grid"],
-            step["block"],
-            step["shared_bytes"],
-            packed,
-            step["attributes"],
-        )
-        return lambda: launch(current_stream(self.device), *(self.tensors[name].data_ptr() for name in names))
+def _step_of(step: Mapping[str, Any], candidate: Candidate) -> Step:
+    if step["kind"] == "fill":
+        return partial(_fill, step)
+    if step["kind"] == "library":
+        return partial(_library, step)
+    return _launch(step, candidate)
+
+
+def _fill(step: Mapping[str, Any], run: BoundRun) -> None:
+    run.tensors[step["tensor"]].fill_(step["value"])
+
+
+def _library(step: Mapping[str, Any], run: BoundRun) -> None:
+    """Run a library step. The library's own results replace the tensors: a copy would not be part of the operator
+    either."""
+    arguments = [_argument(argument, run.tensors) for argument in step["arguments"]]
+    found = _function(step["function"])(*arguments)
+    values = found if isinstance(found, (tuple, list)) else (found,)
+    for name, value in zip(step["results"], (value for value in values if value is not None)):
+        declared = run.tensors[name]
+        if value.shape != declared.shape or value.dtype != declared.dtype:
+            raise Failure(f"{step['function']} gives {value.dtype} {list(value.shape)} for '{name}'")
+        run.tensors[name] = value.contiguous()
+
+
+def _launch(step: Mapping[str, Any], candidate: Candidate) -> Step:
+    arguments = step["arguments"]
+    packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
+    names = [argument["tensor"] for argument in arguments if argument["kind"] == "tensor"]
+    launch = KernelLaunch(
+        candidate.functions[step["kernel"]],
+        step["grid"],
+        step["block"],
+        step["shared_bytes"],
+        packed,
+        step["attributes"],
+    )
+    return lambda run: launch(current_stream(run.device), *(run.tensors[name].data_ptr() for name in names))
 
 
 def made_by(

@@ -37,6 +37,7 @@ class Device:
         self.is_sick = sick
         self.is_running = False
         self.n_launches = 0
+        self.bytes_of_others = 1 << 30
 
     def launch(self, name: str, arguments: list[int]) -> int:
         """The driver's status."""
@@ -68,6 +69,9 @@ class Device:
             os.kill(os.getpid(), signal.SIGKILL)
         elif "memory" in name:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 200 TiB.")
+        elif "crowded" in name:
+            self.bytes_of_others = 138 << 30
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 128 MiB.")
         elif "wrong_last" in name:
             _floats(arguments[1] + 4 * (arguments[2] - 1), 1).add_(1)
         elif "wrong" in name:
@@ -153,11 +157,12 @@ def _install(device: Device, n_devices: int) -> None:
         "n_devices": lambda: n_devices,
         "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
         "device_uuid": lambda index: f"fake-{os.getppid()}-{index}",
-        "total_bytes": lambda index: 1 << 30,
+        "total_bytes": lambda index: 140 << 30,
         "synchronize": lambda index: _raise_if_lost(device),
         "wait": lambda index, at_most_s: _wait(device),
         "release_memory": lambda: None,
         "is_crowded": lambda index: False,
+        "bytes_of_others": lambda index: device.bytes_of_others,
         "unload_module": lambda module: None,
     }
     for name, fake in fakes.items():

@@ -15,6 +15,7 @@ from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
 from kernel_lsp.process.supervisor import Overran
 from kernel_lsp.process.worker_client import Slices, Worker
+from kernel_lsp.verify.gpu import device as gpu_device
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuLock, Turns
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
@@ -61,6 +62,21 @@ async def test_every_fault_is_an_outcome_and_the_next_candidate_is_right(tmp_pat
         assert isinstance(outcomes[name], kind), (name, outcomes[name])
     assert len(outcomes) == 2 * len(names)
     assert all(isinstance(outcomes[f"affine_{number}"], GpuReport) for number in range(len(names)))
+
+
+async def test_a_gpu_that_others_fill_is_tried_again_and_no_fault_of_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_device, "WAITS_FOR_MEMORY_S", (0.0, 0.0))
+    async with gpu(tmp_path) as device:
+        crowded = await run(device, tmp_path, "crowded", [LARGE])
+        n_replaced = device.slot.n_replaced
+        alone = await run(device, tmp_path, "out_of_memory", [LARGE])
+    assert isinstance(crowded, Unsupported)
+    assert "other processes hold 138.0 of 140.0 GiB" in crowded.message
+    assert n_replaced == 2, "it was tried three times, in three workers"
+    assert isinstance(alone, Crashed)
+    assert alone.message.startswith("it does not fit into the memory of Fake GPU")
 
 
 @pytest.mark.parametrize(
