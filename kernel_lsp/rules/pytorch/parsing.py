@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
@@ -27,6 +27,17 @@ class ParsedModule:
     lines: tuple[str, ...]
     tree: ast.Module
     is_complete: bool
+    functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict, compare=False)
+    """The functions and methods by name, filled by `functions_named`."""
+
+    def functions_named(self, name: str) -> list[ast.FunctionDef]:
+        """Return the functions and methods of the file with this name."""
+        if not self.functions:
+            self.functions[""] = []
+            for node in ast.walk(self.tree):
+                if isinstance(node, ast.FunctionDef):
+                    self.functions.setdefault(node.name, []).append(node)
+        return self.functions.get(name, [])
 
     def range(self, node: ast.expr | ast.stmt | ast.ExceptHandler | ast.keyword | ast.arg) -> TextRange:
         end_line = node.end_lineno or node.lineno

@@ -42,6 +42,8 @@ class Scope:
     function_names: dict[int, str] = field(default_factory=dict)
     reduced_names: frozenset[str] | None = None
     """The names in operands of reductions, computed on first use."""
+    on_device: dict[int, bool] = field(default_factory=dict)
+    """Whether an expression has a value of the device, by the id of its node."""
 
     def is_tensor(self, node: ast.AST) -> bool:
         return self.kinds.get(id(node)) in TENSOR_KINDS
@@ -124,6 +126,24 @@ class Scope:
                     waiting += child.decorator_list
                     found |= dict.fromkeys(map(id, child.decorator_list), child)
         return found
+
+    @cached_property
+    def backward_values(self) -> frozenset[str]:
+        """The code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``, also scaled or divided, and of
+        those that an accelerator's ``backward(loss)`` is given. Only tensors have such a method without arguments."""
+        found: set[str] = set()
+        for call in self.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
+                value = call.args[0] if call.args else call.func.value
+                found.add(ast.unparse(value))
+                match value:
+                    case ast.Call(func=ast.Attribute(attr="scale" | "mean" | "sum"), args=[inner]):
+                        found.add(ast.unparse(inner))
+                    case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")) | ast.BinOp(left=inner):
+                        found.add(ast.unparse(inner))
+                if isinstance(value, ast.BinOp):
+                    found |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} - self.parameters
+        return frozenset(found)
 
     @cached_property
     def parameters(self) -> frozenset[str]:

@@ -10,7 +10,6 @@ from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, d
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import (
-    functions_named,
     holds_steps,
     is_for_inference,
     is_occasional,
@@ -304,7 +303,7 @@ def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     given = [position for position, each in enumerate(call.args) if is_on_device(each, scope)]
     given_names = {each.arg for each in call.keywords if each.arg and is_on_device(each.value, scope)}
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    for function in functions_named(name, scope) if given or given_names else ():
+    for function in scope.module.functions_named(name) if given or given_names else ():
         parameters = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
         taken = {parameters[position] for position in given if position < len(parameters)} | given_names
         if given_names and function.args.kwarg is not None:
@@ -355,7 +354,7 @@ def _is_long(call: ast.Call, scope: Scope) -> bool:
     """Return whether what is read back is the result of a function of the file with a loop: ``sample(model).cpu()``."""
     made = call.func.value if isinstance(call.func, ast.Attribute) else None
     name = made.func.id if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) else ""
-    inner = (node for function in functions_named(name, scope) for node in ast.walk(function))
+    inner = (node for function in scope.module.functions_named(name) for node in ast.walk(function))
     return any(isinstance(node, ast.For | ast.While) for node in inner)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import functions_named, holds_steps, is_occasional
+from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional
 from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = frozenset(f"time.{name}{unit}" for name in ("time", "perf_counter", "monotonic") for unit in ("", "_ns")) | {
@@ -153,7 +153,7 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
         stepped = ast.unparse(call.args[0] if call.args else call.func.value)
         called = [n.func for n in ast.walk(loop) if isinstance(n, ast.Call)]
         names = {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
-        texts = [ast.unparse(loop), *(ast.unparse(f) for name in names for f in functions_named(name, scope))]
+        texts = [ast.unparse(loop), *(ast.unparse(f) for name in names for f in scope.module.functions_named(name))]
         made = [ast.unparse(t) for n in ast.walk(loop) if isinstance(n, ast.Assign) for t in n.targets]
         if stepped in made:
             continue  # a new optimizer in each iteration, of parameters without gradients

@@ -35,11 +35,19 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     a model, or what methods, arithmetic and comparisons make of one."""
     if depth > _MAX_STEPS:
         return False
+    known = scope.on_device.get(id(node))
+    if known is None:
+        scope.on_device[id(node)] = False  # what depends on itself is no evidence
+        known = scope.on_device[id(node)] = _is_on_device(node, scope, depth)
+    return known
+
+
+def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
     match node:
         case ast.Name(id=name):
             values = scope.assigned.get(name, [])
             is_known = any(is_on_device(v, scope, depth + 1) for v in values) and not any(map(_is_host, values))
-            return is_known or name in _trained(scope) or _is_loss_of_model(name, scope)
+            return is_known or name in scope.backward_values or _is_loss_of_model(name, scope)
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST:
             return False
         case ast.Call(func=function) if calls_model(function, scope) or _calls_loss(function, scope):
@@ -55,11 +63,11 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
         case ast.Attribute(value=inner, attr=attribute):
             return (
                 attribute == "grad"
-                or ast.unparse(node) in _trained(scope)
+                or ast.unparse(node) in scope.backward_values
                 or (attribute in _RESULTS and is_on_device(inner, scope, depth + 1))
             )
         case ast.Subscript(value=inner):
-            return ast.unparse(node) in _trained(scope) or is_on_device(inner, scope, depth + 1)
+            return ast.unparse(node) in scope.backward_values or is_on_device(inner, scope, depth + 1)
         case ast.UnaryOp(operand=inner):
             return is_on_device(inner, scope, depth + 1)
         case ast.Compare(left=left, comparators=[right], ops=[operator]):
@@ -158,11 +166,6 @@ def runs_model(loop: ast.stmt, scope: Scope) -> bool:
     return any(isinstance(node, ast.Call) and calls_model(node.func, scope) for node in ast.walk(loop))
 
 
-def functions_named(name: str, scope: Scope) -> list[ast.FunctionDef]:
-    """Return the functions and methods of the file with this name."""
-    return [n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
-
-
 def is_for_inference(scope: Scope) -> bool:
     """Return whether gradients are off by a decorator."""
     decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(scope.node, "decorator_list", [])]
@@ -171,7 +174,7 @@ def is_for_inference(scope: Scope) -> bool:
 
 def _computes(call: ast.Call, scope: Scope, depth: int) -> bool:
     """Return whether a function of the file that reads nothing back is given a value of the device."""
-    functions = functions_named(call.func.id, scope) if isinstance(call.func, ast.Name) else []
+    functions = scope.module.functions_named(call.func.id) if isinstance(call.func, ast.Name) else []
     reads = {node.attr for each in functions for node in ast.walk(each) if isinstance(node, ast.Attribute)}
     return bool(functions) and reads.isdisjoint(_ON_HOST) and any(is_on_device(a, scope, depth) for a in call.args)
 
@@ -183,24 +186,6 @@ def _calls_loss(function: ast.expr, scope: Scope) -> bool:
     root = _root(function)
     is_of_torch = scope.dotted(function).startswith("torch.")
     return (is_of_torch and is_loss and name.islower()) or (is_loss and root not in (None, *scope.names.imported))
-
-
-def _trained(scope: Scope) -> set[str]:
-    """Return the code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``, also scaled or divided, and
-    of those that an accelerator's ``backward(loss)`` is given. Only tensors have such a method without arguments."""
-    found: set[str] = set()
-    for call in scope.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
-            value = call.args[0] if call.args else call.func.value
-            found.add(ast.unparse(value))
-            match value:
-                case ast.Call(func=ast.Attribute(attr="scale" | "mean" | "sum"), args=[inner]) | ast.BinOp(left=inner):
-                    found.add(ast.unparse(inner))
-                case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")):
-                    found.add(ast.unparse(inner))
-            if isinstance(value, ast.BinOp):
-                found |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} - scope.parameters
-    return found
 
 
 def _is_loss_of_model(name: str, scope: Scope) -> bool:
