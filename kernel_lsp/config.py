@@ -238,11 +238,17 @@ class _Layers:
         file, line = self._origins.get(name, ("defaults", None))
         field = Settings.model_fields[name]
         return SettingError(
-            f"{name} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}",
+            f"{name} = {error['input']!r}: {_reason(error)}",
             file=file,
             line=line,
             next_step=f"correct {name} (default: {field.get_default(call_default_factory=True)}): {field.description}",
         )
+
+
+def _reason(error: Mapping[str, Any]) -> str:
+    """Return why a value is refused. The next step describes the values of a setting that has a pattern."""
+    message = str(error["msg"])
+    return "not one of its values" if error["type"] == "string_pattern_mismatch" else message[0].lower() + message[1:]
 
 
 def _nearest_pyproject(directory: Path) -> Path | None:

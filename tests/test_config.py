@@ -105,6 +105,14 @@ def test_values_out_of_bounds_are_refused(tmp_path: Path, name: str, value: obje
     check_refused(tmp_path, name, "the command line", overrides={name: value})
 
 
+@pytest.mark.parametrize("device", ["cudda", "ssh://", "ray://"])
+def test_a_value_of_no_pattern_shows_the_values_and_no_pattern(tmp_path: Path, device: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        load_settings(tmp_path, {"device": device})
+    assert raised.value.message == f"device = '{device}': not one of its values"
+    assert "ssh://HOST" in (raised.value.next_step or "")
+
+
 def test_a_broken_pyproject_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
     path.write_text("[tool.kernel-lsp\n")

@@ -18,7 +18,8 @@ SSH_OPTIONS = {
 }
 """No question is asked, and a connection that has died is noticed within 15 s. All else is the user's configuration."""
 SSH_VARIABLES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "USER", "LOGNAME", "KRB5CCNAME", "XDG_RUNTIME_DIR")
-NOT_FOUND = 127
+NOT_FOUND, SSH_FAILED = 127, 255
+"""Exit statuses of a shell that finds no program, and of ssh itself; others are the remote program's."""
 HINTS = (
     ("IDENTIFICATION HAS CHANGED", "its host key has changed", "ask its administrator, then `ssh-keygen -R` its name"),
     ("Host key verification failed", "its host key is not known", "connect once with `{}` and accept its key"),
@@ -71,9 +72,11 @@ class Machine(Place):
         for words, what, next_step in HINTS:
             if words in stderr:
                 return EnvironmentProblem(f"{self.name}: {what}", next_step=next_step.format(self._login))
-        if returncode == NOT_FOUND:
+        if returncode != SSH_FAILED:
+            is_missing = returncode == NOT_FOUND
+            fault = f" has no program {self.python}" if is_missing else f": {self.python} ended at once ({last[:200]})"
             step = f"name its Python with torch: ssh://{self.name}/path/to/python"
-            return EnvironmentProblem(f"{self.name} has no program {self.python}", next_step=step)
+            return EnvironmentProblem(self.name + fault, next_step=step)
         return EnvironmentProblem(f"{self.name}: {last[:200]}", next_step=f"make `{self._login}` work")
 
     def silence(self) -> EnvironmentProblem:

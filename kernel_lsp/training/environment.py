@@ -2,9 +2,10 @@
 
 environment = KernelEnvironment(RecordedBackend(table), n_steps=4)
 observation = environment.reset("L1_23_Softmax_0")
-step = await environment.step({"task.threads": 256})
+step = await environment.step(table.tasks[0].schedules[0].schedule)
 
-An action is a `.cu` text or a schedule of the generator. Rewards are those of CUDA Agent (arXiv 2602.24286).
+An action is a `.cu` text or a schedule of the generator, as text a JSON object. Rewards are those of CUDA Agent
+(arXiv 2602.24286).
 
 -1: incorrect; 1: correct; 2: also more than 5 % faster than eager PyTorch; 3: also faster than every timed mode of
 `torch.compile`. The lower reward of forward and backward counts. Estimates earn at most 2.
@@ -12,8 +13,9 @@ An action is a `.cu` text or a schedule of the generator. Rewards are those of C
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -26,6 +28,8 @@ from kernel_lsp.training.features import SchedulableProgram
 from kernel_lsp.training.table import ScheduleTable, TimedTask
 
 FASTER = 1.05
+N_FINDINGS = 3
+"""Findings of an incorrect kernel that a history shows."""
 EAGER = "eager"
 WRONG: Final = -1
 RIGHT: Final = 1
@@ -172,10 +176,10 @@ class RecordedBackend:
         return tuple(self._tasks)
 
     def describe(self, task: str) -> str:
-        """Return the task and its recorded schedules, by number."""
+        """Return the task and its recorded schedules."""
         found = self._tasks[task]
         lines = [f"Task {task} ({found.family}) on {self._gpu}. Choose a schedule:"]
-        return "\n".join(lines + [f"{place}: {each.schedule}" for place, each in enumerate(found.schedules)])
+        return "\n".join(lines + [action_text(each.schedule) for each in found.schedules])
 
     async def evaluate(self, task: str, action: Action) -> Outcome:
         """Return the recorded outcome. Raises UserError for a text, or for a schedule that was not recorded."""
@@ -218,12 +222,18 @@ class LiveBackend:
         return tuple(self._tasks)
 
     def describe(self, task: str) -> str:
-        """Return the reference that a kernel has to compute."""
-        return f"Write a CUDA kernel with a launch plan for:\n\n{self._tasks[task].task.reference_source}"
+        """Return the reference that a kernel has to compute, and the choices of a schedule."""
+        live = self._tasks[task]
+        text = f"Write a CUDA kernel with a launch plan for:\n\n{live.task.reference_source}"
+        if live.program is None:
+            return text
+        knobs = live.program.realize({}).knobs
+        choices = "\n".join(f"{knob.name}: {json.dumps(list(knob.values))}" for knob in knobs)
+        return f"{text}\nOr choose a schedule, as a JSON object with any of:\n{choices}"
 
     async def evaluate(self, task: str, action: Action) -> Outcome:
         """Return the outcome of the verdict. Raises UserError for a schedule of a task without a program."""
-        live = self._tasks[task]
+        live, ignored = self._tasks[task], ""
         if isinstance(action, str):
             text, origin = action, Origin(proposer="model", operator="translate")
         else:
@@ -233,8 +243,9 @@ class LiveBackend:
             if not realized.is_valid:
                 return Outcome(Reward(value=WRONG, kind="none"), None, "the templates do not support this schedule")
             text, origin = realized.text, Origin(proposer="generator", schedule=dict(realized.schedule))
-        verdict = await live.verifier.verify(Candidate(text=text, origin=origin), self._depth)
-        return outcome_of(verdict)
+            ignored = "".join(f"; it has no choice {name}" for name in action if name not in realized.schedule)
+        outcome = outcome_of(await live.verifier.verify(Candidate(text=text, origin=origin), self._depth))
+        return replace(outcome, summary=outcome.summary + ignored)
 
 
 def outcome_of(verdict: Verdict) -> Outcome:
@@ -243,15 +254,24 @@ def outcome_of(verdict: Verdict) -> Outcome:
     time_us = measured.time_us if verdict.is_correct and measured is not None else None
     kind = "measured" if verdict.measurement is not None else "estimated"
     words = [verdict.outcome.kind.replace("_", " "), getattr(verdict.outcome, "message", "")]
+    words += [each.message for each in getattr(verdict.outcome, "findings", ())[:N_FINDINGS]]
     words.append("" if time_us is None else f"{time_us:.1f} us {kind}")
     return Outcome(reward(verdict), time_us, ", ".join(word for word in words if word))
 
 
 def action_text(action: Action) -> str:
-    """Return an action as the text that a model writes: the kernel, or the choices."""
-    if isinstance(action, str):
-        return action
-    return ", ".join(f"{name}={value}" for name, value in action.items())
+    """Return an action as the text that a model writes: the kernel, or the schedule as a JSON object."""
+    return action if isinstance(action, str) else json.dumps(dict(action))
+
+
+def parse_action(text: str) -> Action:
+    """Return the action of a text: a JSON object is a schedule, and any other text a kernel."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return text
 
 
 def _recorded_reward(task: TimedTask, time_us: float) -> Reward:

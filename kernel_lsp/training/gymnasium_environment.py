@@ -7,13 +7,12 @@ schedule is written as JSON.
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
-from kernel_lsp.training.environment import Action, Backend, KernelEnvironment, Observation
+from kernel_lsp.training.environment import Backend, KernelEnvironment, Observation, parse_action
 
 MAX_TEXT = 1 << 20
 """Maximum characters of an action or an observation."""
@@ -53,17 +52,6 @@ class KernelGym(gymnasium.Env[dict[str, Any], str]):
     def close(self) -> None:
         """End the event loop; devices belong to the backend."""
         self._runner.close()
-
-
-def parse_action(text: str) -> Action:
-    """Return a JSON object as a schedule, and any other text as a kernel."""
-    if not text.lstrip().startswith("{"):
-        return text
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return text
-    return found if isinstance(found, dict) else text
 
 
 def _as_dict(observation: Observation) -> dict[str, Any]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.measurement import Measurement
-from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.verdict import BuildFailed, Verdict
 from kernel_lsp.errors import UserError
+from kernel_lsp.training import environment as environment_module
 from kernel_lsp.training.environment import (
     Action,
     KernelEnvironment,
@@ -18,7 +21,9 @@ from kernel_lsp.training.environment import (
     LiveTask,
     Observation,
     RecordedBackend,
+    action_text,
     outcome_of,
+    parse_action,
     reward_of_speedups,
 )
 from kernel_lsp.training.table import ScheduleTable, TimedSchedule
@@ -26,6 +31,8 @@ from kernel_lsp.training.trajectories import TRL_FORMATS, Trajectory, rollouts, 
 from tests.evolve.test_search import FakeProgram
 from tests.evolve.world import TASK, FakeDevice, kernel, verdict_of
 from tests.training.tables import made_up_table
+
+ROOT = Path(__file__).parents[2]
 
 
 def _table() -> ScheduleTable:
@@ -101,6 +108,44 @@ async def test_live_rewards_are_those_of_verdicts() -> None:
     invalid = await environment.step({"block": 1024, "vector": 8})
     assert invalid.reward == -1
     assert len(device.asked) == 2
+    unknown = await environment.step({"no.such": 1})
+    assert unknown.outcome.summary.endswith("it has no choice no.such")
+
+
+async def test_a_live_task_lists_its_choices() -> None:
+    environment = KernelEnvironment(LiveBackend([LiveTask(TASK, FakeDevice(), FakeProgram())]))
+    text = environment.reset("scale").text()
+    for knob in FakeProgram().realize({}).knobs:
+        assert f"{knob.name}: {json.dumps(list(knob.values))}" in text
+
+
+async def test_a_build_error_is_shown() -> None:
+    verdict = verdict_of(Candidate(text=kernel(5.0), origin=Origin(proposer="user")))
+    finding = Finding(code="nvrtc", severity=Severity.ERROR, message="expected a ';'", source="nvrtc")
+    failed = verdict.model_copy(update={"outcome": BuildFailed(findings=(finding,)), "measurement": None})
+    assert outcome_of(failed).summary == "build failed, expected a ';'"
+
+
+async def test_completions_are_actions_of_the_environment() -> None:
+    found = await _trajectories()
+    for trajectory in found:
+        for turn in trajectory.turns:
+            assert parse_action(action_text(turn.action)) == turn.action
+            assert action_text(turn.action) in turn.observation.text()
+    assert parse_action("{ not a schedule") == "{ not a schedule"
+
+
+async def test_the_page_s_example_runs() -> None:
+    text = (ROOT / "docs" / "training.md").read_text()
+    lines = text.split("```python\n")[1].split("```")[0].splitlines()
+    body = "".join(f"    {line}\n" for line in lines)
+    scope: dict[str, Any] = {
+        **vars(environment_module),
+        "ScheduleTable": ScheduleTable,
+        "Path": lambda name: ROOT / name,
+    }
+    exec(f"async def example():\n{body}    return step\n", scope)
+    assert (await scope["example"]()).reward >= 1
 
 
 async def test_a_schedule_needs_a_program() -> None:

@@ -53,6 +53,7 @@ WRONG: dict[str, tuple[Callable[[Sshd], Machine], str]] = {
         "accepts none of your keys",
     ),
     "no such Python": (lambda sshd: sshd.machine("/nowhere/python3"), "has no program /nowhere/python3"),
+    "no Python": (lambda sshd: sshd.machine("/bin/true"), r"/bin/true ended at once \(status 0\)"),
     "disk full": (
         lambda sshd: sshd.machine(
             script(sshd.folder / "full", f'#!/bin/sh\n{FULL.format(python=sys.executable)} "$@"\n')
