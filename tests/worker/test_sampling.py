@@ -103,6 +103,21 @@ def test_few_slices_of_what_mixes_all_dims_lie_between_the_first_and_the_last(
     assert (slices.n, len(slices.ranges), set(slices.dims.values())) == (n_slices, 8, {0})
 
 
+def test_an_eighth_of_the_outputs_is_compared_where_all_sizes_are_fixed(tmp_path: Path) -> None:
+    """A module whose parameters hold the batch has no symbols."""
+    text = (
+        f"import torch\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.w = torch.nn.Parameter(torch.ones({N_ROWS}, {N_COLUMNS}))\n"
+        f"    def forward(self, x):\n        return (x * self.w).softmax(-1)\n"
+    )
+    x = (N_ROWS, N_COLUMNS)
+    capture_text(text, "M", inputs=[tensor("x", *x)])
+    files = make_case("forward", {"x": x, "w": x}, "normal", tmp_path, sample_from_bytes=FROM_BYTES)
+    assert files.slices is not None
+    assert (files.slices.n, set(files.slices.dims.values())) == (N_ROWS // 8, {0})
+    assert files.outputs[0].reference.shape == (N_ROWS // 8, N_COLUMNS)
+
+
 def test_selections_from_what_mixes_all_dims_are_made_whole(tmp_path: Path) -> None:
     files = sampled("(x - x.sum()).cumsum(1).round().sort(0)", tmp_path)
     assert any(output.chosen for output in files.outputs)

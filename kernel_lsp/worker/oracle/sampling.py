@@ -41,9 +41,8 @@ SAME = 1e-7
 
 @dataclass(frozen=True)
 class Axis:
-    """A symbol's dim of each tensor input, None where an input lacks it, and of each output."""
+    """A dim of each tensor input, None where an input is taken whole, and of each output."""
 
-    symbol: sympy.Symbol
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
 
@@ -86,16 +85,23 @@ def sample_of(
     output_bytes = sum(math.prod(shape) * node.meta["val"].dtype.itemsize for shape, node in zip(shapes, nodes))
     if sum(bytes_of) + output_bytes < from_bytes:
         return None
-    for axis in axes(captured):
-        n_whole = sizes[axis.symbol]
+    for symbol, axis in axes(captured).items():
+        n_whole = sizes[symbol]
         sliced = output_bytes + sum(n for n, dim in zip(bytes_of, axis.inputs) if dim is not None)
-        n_slices = max(_least(captured, axis), from_bytes // SHARE * n_whole // max(sliced, 1))
-        if 2 * n_slices < n_whole and is_separable(captured, case, axis, device):
+        n_slices = max(_least(captured, symbol), from_bytes // SHARE * n_whole // max(sliced, 1))
+        if 2 * n_slices < n_whole and is_separable(captured, case, symbol, axis, device):
             return Sample(axis, _ranges(n_whole, n_slices, seed))
-    for axis in axes(captured, of_outputs=True) if output_bytes >= from_bytes // 2 else ():
-        n_slices = max(N_RANGES, sizes[axis.symbol] // OUTPUT_SHARE)
-        if 2 * n_slices <= sizes[axis.symbol]:
-            return Sample(axis, _ranges(sizes[axis.symbol], n_slices, seed))
+    return _of_outputs(shapes, len(case.inputs), seed) if output_bytes >= from_bytes // 2 else None
+
+
+def _of_outputs(shapes: Sequence[tuple[int, ...]], n_inputs: int, seed: int) -> Sample | None:
+    """Return slices of whole outputs, along the first dim of enough slices of which each output has one; None without
+    one."""
+    for n_whole in shapes[0] if shapes else ():
+        n_slices = max(N_RANGES, n_whole // OUTPUT_SHARE)
+        if 2 * n_slices <= n_whole and all(n_whole in shape for shape in shapes):
+            axis = Axis((None,) * n_inputs, tuple(shape.index(n_whole) for shape in shapes))
+            return Sample(axis, _ranges(n_whole, n_slices, seed))
     return None
 
 
@@ -111,10 +117,9 @@ def _ranges(n_whole: int, n_slices: int, seed: int) -> tuple[tuple[int, int], ..
     return tuple((start, start + length) for start in starts)
 
 
-def axes(captured: Captured, *, of_outputs: bool = False) -> list[Axis]:
-    """Return the symbols that are exactly one dim of every output, and at most one of each input. `of_outputs`: inputs
-    are taken whole, whatever their dims."""
-    found = []
+def axes(captured: Captured) -> dict[sympy.Symbol, Axis]:
+    """Return the symbols that are exactly one dim of every output, and at most one of each input."""
+    found = {}
     fakes: dict[int, Any] = {
         placeholder.index: fake
         for placeholder, fake in zip(captured.program.placeholders, captured.program.fake_inputs)
@@ -122,30 +127,29 @@ def axes(captured: Captured, *, of_outputs: bool = False) -> list[Axis]:
     }
     outputs = [node.meta["val"] for node in user_outputs(captured.program.functional)]
     for symbol in captured.captured_sizes:
-        known = [_dims(fakes[index], symbol) for index in range(len(captured.inputs.tensors)) if index in fakes]
-        dims: list[list[int]] = [[] for _ in captured.inputs.tensors] if of_outputs else known
+        dims = [_dims(fakes[index], symbol) for index in range(len(captured.inputs.tensors)) if index in fakes]
         results = [_dims(output, symbol) for output in outputs]
         if len(dims) != len(captured.inputs.tensors) or not all(len(each) == 1 for each in results):
             continue
         if all(len(each) <= 1 and -1 not in each for each in (*dims, *results)):
-            found.append(Axis(symbol, tuple(each[0] if each else None for each in dims), tuple(d[0] for d in results)))
+            found[symbol] = Axis(tuple(each[0] if each else None for each in dims), tuple(d[0] for d in results))
     return found
 
 
-def is_separable(captured: Captured, case: Case, axis: Axis, device: torch.device) -> bool:
+def is_separable(captured: Captured, case: Case, symbol: sympy.Symbol, axis: Axis, device: torch.device) -> bool:
     """Check, once per capture, that results of a few slices depend neither on other slices nor on their place: those of
     reordered slices are the reordered results, and so are those of a part alone. The slices are random numbers, since
     slices of equal numbers would agree whatever the code does."""
-    if axis.symbol not in captured.separable:
+    if symbol not in captured.separable:
         try:
-            captured.separable[axis.symbol] = _agree_in_any_order(captured, case, axis, device)
+            least = _least(captured, symbol)
+            captured.separable[symbol] = _agree_in_any_order(captured, case, axis, least, device)
         except Exception:  # any operator may refuse the sizes, with any exception: the case is then made whole
-            captured.separable[axis.symbol] = False
-    return captured.separable[axis.symbol]
+            captured.separable[symbol] = False
+    return captured.separable[symbol]
 
 
-def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, device: torch.device) -> bool:
-    least = _least(captured, axis)
+def _agree_in_any_order(captured: Captured, case: Case, axis: Axis, least: int, device: torch.device) -> bool:
     n_whole, generator = 2 * least + 1, own_generator(0, "order")
     numbers = torch.Generator(device).manual_seed(generator.initial_seed())
     inputs = [
@@ -177,8 +181,8 @@ def _random_slices(value: torch.Tensor, dim: int, n: int, numbers: torch.Generat
     return torch.rand(shape, generator=numbers, device=numbers.device).add_(LEAST_NUMBER).to(value.dtype)
 
 
-def _least(captured: Captured, axis: Axis) -> int:
-    return max(LEAST_SLICES, captured.bounds[axis.symbol].minimum)
+def _least(captured: Captured, symbol: sympy.Symbol) -> int:
+    return max(LEAST_SLICES, captured.bounds[symbol].minimum)
 
 
 def _dims(fake: Any, symbol: sympy.Symbol) -> list[int]:
