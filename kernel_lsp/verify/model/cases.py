@@ -3,6 +3,7 @@ while it is evaluated."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import random
@@ -101,10 +102,19 @@ def shapes_for(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int, .
 
 def shape_of(type_: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the actual shape. Raises ExpressionError for a negative size."""
+    if (fixed := _fixed(type_.shape)) is not None:
+        return fixed
     shape = tuple(sizes[dim] if dim in sizes else evaluate_int(parse(dim), sizes) for dim in type_.shape)
     if any(size < 0 for size in shape):
         raise ExpressionError(f"the shape [{', '.join(type_.shape)}] is negative at {dict(sizes)}")
     return shape
+
+
+@functools.lru_cache(maxsize=1024)
+def _fixed(shape: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Return a shape without symbols, such as a parameter's: a DenseNet has 700, at thousands of sizes that are tried.
+    None where a dim has one."""
+    return tuple(map(int, shape)) if all(dim.isdecimal() for dim in shape) else None
 
 
 def captured_sizes(task: Task) -> Sizes:
