@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Comparison, Measurement, TimedBaseline
+from kernel_lsp.core.verdict import CaseResult, Correct, Mismatch
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows
 from kernel_lsp.evolve.archive.dataset_folder import (
@@ -21,7 +23,7 @@ from kernel_lsp.evolve.archive.dataset_folder import (
 )
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
-from tests.evolve.world import TASK, World, reply
+from tests.evolve.world import TASK, World, reply, verdict_of
 from tests.scripted_model import ScriptedModel
 
 
@@ -92,6 +94,25 @@ async def test_published_times_are_measured_ones_in_milliseconds(tmp_path: Path)
     timed = verdict.model_copy(update={"times": {"op": comparison(2000.0, eager=4000.0, compile=3000.0)}})
     found = published_columns(right.model_copy(update={"verdict": timed.model_dump_json()}))
     assert (found["CUDA_Runtime"], found["CUDA_Speedup_Native"], found["CUDA_Speedup_Compile"]) == (2.0, 2.0, 1.5)
+
+
+async def test_the_published_difference_is_that_of_ordinary_inputs(tmp_path: Path) -> None:
+    run_id = await archived(tmp_path)
+    with Archive(tmp_path) as archive:
+        right = next(row for row in rows(archive, run_id) if row.outcome == "correct")
+        verdict = next(each for each in archive.verdicts(run_id) if each.candidate_id == right.candidate_id)
+    cases = [case_of(1e-6, "normal"), case_of(1e12, "large")]
+    several = verdict.model_copy(update={"outcome": Correct(cases=tuple(cases))})
+    found = published_columns(right.model_copy(update={"verdict": several.model_dump_json()}))
+    assert found["Max_Diff"] == 1e-6
+
+
+def case_of(error: float, family: str) -> CaseResult:
+    outcome = verdict_of(Candidate(text="WRONG", origin=Origin(proposer="user"))).outcome
+    assert isinstance(outcome, Mismatch)
+    case = outcome.failed
+    errors = tuple(each.model_copy(update={"max_error": error}) for each in case.errors)
+    return case.model_copy(update={"family": family, "errors": errors})
 
 
 def comparison(ours: float, **baselines: float) -> Comparison:

@@ -103,7 +103,7 @@ class RunHandle:
                 yield StageStarted(message=message)
             yield StageStarted(message=f"capturing {self.request.target} with {session.worker.python}")
             await session.gpu_index()
-            task = await session.capture(source, with_backward=self.request.backward)
+            task = await session.capture(source, with_backward=self.request.backward, for_device=True)
             out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
             seen = _as_seen_from(out, task, source)
             program = _plan(seen, session, tools)

@@ -59,7 +59,8 @@ async def check_kernel(
             await session.gpu_index()
         session.begin(candidate.text, parsed.plan)
         with times.stage("capture"):
-            task = await session.capture(source, with_backward=parsed.plan.backward is not None)
+            with_backward = parsed.plan.backward is not None
+            task = await session.capture(source, with_backward=with_backward, for_device=True)
         with times.stage("verifier"):
             verifier = await session.verifier(source, task)
         verdict = await verifier.verify(candidate, "full")

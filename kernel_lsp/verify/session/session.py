@@ -170,9 +170,20 @@ class Session:
         """Check whether candidates run on another machine: tools and host code run on this one alone."""
         return self._device_name.is_remote
 
-    async def capture(self, source: TargetSource, *, with_backward: bool) -> Task:
-        """Return the target as a task. Raises TargetError, EnvironmentProblem."""
-        return await self.worker.capture(source, with_backward=with_backward)
+    async def capture(self, source: TargetSource, *, with_backward: bool, for_device: bool = False) -> Task:
+        """Return the target as a task. `for_device`: give up as soon as another machine is known to be out of reach,
+        since a network's capture takes minutes. Raises TargetError, EnvironmentProblem."""
+        capturing = asyncio.ensure_future(self.worker.capture(source, with_backward=with_backward))
+        if not (for_device and self.is_remote):
+            return await capturing
+        opening = asyncio.ensure_future(self.gpu_device())
+        try:
+            await asyncio.wait([capturing, opening], return_when=asyncio.FIRST_COMPLETED)
+            if not capturing.done():
+                await opening
+            return await capturing
+        finally:
+            await end_tasks(capturing, opening)
 
     def begin(self, text: str, plan: LaunchPlan) -> None:
         """Begin to build a kernel and to load it into an executor, while its task is captured. The next `verifier`

@@ -23,6 +23,8 @@ from .test_ray import MISMATCH
 
 MAX_S = 20.0
 """Seconds of a command on an idle machine; a loaded one takes several times as long to start."""
+LONG_S = 250
+"""Seconds of a capture that nobody waits for."""
 TASK = "import torch\n\n# kernel-lsp: x=f32[64]\ndef f(x):\n    return x + 1\n"
 RAY = f"""import types
 __version__ = "2.60.0"
@@ -36,9 +38,9 @@ EMPTY_SETTINGS = bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 """The frame with which a server of HTTP/2 opens a connection (RFC 9113, 3.4)."""
 
 
-def optimize(folder: Path, device: str, **environment: str) -> tuple[int, list[str], float]:
+def optimize(folder: Path, device: str, text: str = TASK, **environment: str) -> tuple[int, list[str], float]:
     """Return the status, the lines of stderr and the seconds of a command."""
-    (folder / "task.py").write_text(TASK)
+    (folder / "task.py").write_text(text)
     command = [sys.executable, "-m", "kernel_lsp", "optimize", "task.py::f", "--device", device]
     started = time.monotonic()
     given = {**os.environ, "PYTHONPATH": os.getcwd(), **environment}
@@ -93,6 +95,13 @@ def test_a_host_that_never_answers(sshd: Sshd, tmp_path: Path) -> None:
     with silent_server() as port:
         path = on_path(sshd, "silent")
         check(optimize(tmp_path, f"ssh://127.0.0.1:{port}", PATH=path), "127.0.0.1")
+
+
+def test_a_machine_out_of_reach_is_named_before_a_long_capture_ends(tmp_path: Path) -> None:
+    slow = f"import time\n\ntime.sleep({LONG_S})\n{TASK}"
+    found = optimize(tmp_path, "ssh://127.0.0.1:1", slow)
+    check(found, "refuses connections")
+    assert found[2] < LONG_S
 
 
 def test_a_python_without_torch(sshd: Sshd, tmp_path: Path) -> None:
