@@ -223,7 +223,7 @@ def _is_on_host(function: Function, node: Node) -> bool:
         return not variable.is_reference
     if not variable.is_pointer or variable.value is None or variable.writes:
         return False
-    is_passed = re.search(rf"&\s*{re.escape(variable.name)}\b", function.text)
+    is_passed = re.search(rf"(?:&|\bcudaHostRegister\s*\()\s*{re.escape(variable.name)}\b", function.text)
     made = function.source(_unconverted(function, variable.value))
     return not is_passed and re.match(r"(?:std::)?(?:malloc|calloc|aligned_alloc)\b|new\b", made) is not None
 

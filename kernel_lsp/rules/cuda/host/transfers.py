@@ -35,6 +35,7 @@ _INTEGERS = ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "int64_t"
 _LARGEST = re.compile(r"-?(?:INT|UINT|FLT|DBL)_(?:MAX|MIN)|-?INFINITY|(?:std::)?numeric_limits<\w+>::\w+\(\)")
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
+_HOST_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\b")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 
 
@@ -86,7 +87,7 @@ def byte_count(function: Function) -> Iterator[Hit]:
         other = _other_type(text, pointer.element, n_bytes)
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
-        elif _is_count(function, size, text):
+        elif _is_count(function, size, text, pointer.element):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
             fix = rewrite(function.file, size, f"{counted} * sizeof({pointer.element})")
@@ -176,16 +177,31 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
 _CASTS = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*size_t\s*\)|\bsize_t\b")
 
 
-def _is_count(function: Function, size: Node, text: str) -> bool:
+def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes. What
     a name stands for says more than the name."""
     written = _written(function, size)
     sizes = [(size, text)] if written.id == size.id else [(size, text), (written, expanded(function, written))]
+    n_bytes = type_bytes(element)
+    if n_bytes is not None and any(
+        function.constant(factor) == n_bytes for each, _ in sizes for factor in _product(function, each)
+    ):
+        return False
     is_plain = any(
         not _BYTES.search(_CASTS.sub("", said)) and _is_known(function, each) and not _has_call(function, each)
         for each, said in sizes
     )
     return is_plain or _is_container_size(function, size)
+
+
+def _product(function: Function, node: Node) -> list[Node]:
+    """Return the factors of a product of products, or the node alone."""
+    if node.type == "parenthesized_expression" and node.named_child_count == 1:
+        return _product(function, node.named_children[0])
+    if node.type != "binary_expression" or function.operator(node) != "*":
+        return [node]
+    sides = (node.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT))
+    return [factor for side in sides if side is not None for factor in _product(function, side)]
 
 
 def _is_container_size(function: Function, size: Node) -> bool:
@@ -224,8 +240,12 @@ def _side(function: Function, node: Node) -> str:
     text = function.source(node)
     if node.type == "pointer_expression" and text.startswith("*"):
         return _side_of_result(function, text)
-    if re.search(r"\.data\(\)|\.c_str\(\)", text) or node.type == "pointer_expression":
-        return "" if re.search(r"\bd_|\bdev|thrust", text) else "host"
+    contained = re.match(r"(\w+)\s*(?:\.|->)\s*(?:data|c_str|begin)\(\)", text)
+    if contained is not None:
+        kinds = {variable.type_text for variable in function.named(contained[1])}
+        return "host" if kinds and all(map(_HOST_CONTAINER.match, kinds)) else ""
+    if node.type == "pointer_expression":
+        return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"
     variable = pointer_of(function, node)
     if variable is None:
         root = function.variable(node)
@@ -312,7 +332,7 @@ def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: lis
         if len(named) == 1 and type_bytes(next(iter(named))) is not None:
             message = f"byte count of `{named.pop()}` for `{pointer.element}* {pointer.name}`"
             yield hit(function.file, sizes[0], message)
-        elif _is_count(function, sizes[0], expanded(function, sizes[0])):
+        elif _is_count(function, sizes[0], expanded(function, sizes[0]), pointer.element):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             yield hit(function.file, sizes[0], message)
 
@@ -328,7 +348,7 @@ def _bytes_of_member(function: Function, target: Node, size: Node) -> Iterator[H
     other = _other_type(text, element, n_bytes)
     if other:
         yield hit(function.file, size, f"byte count of `{other}` for `{element}* {name[1]}`")
-    elif _is_count(function, size, text):
+    elif _is_count(function, size, text, element):
         message = f"element count where bytes are expected: multiply with `sizeof({element})`"
         yield hit(function.file, size, message)
 

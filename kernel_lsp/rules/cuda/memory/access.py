@@ -162,7 +162,7 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
         if index is None or size is None or function.operator(condition) not in ("<", "<="):
             continue
         is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
-        if is_narrow and size.is_wide_integer:
+        if is_narrow and size.is_wide_integer and size in function.parameters:
             type_node = index.declaration.child_by_field_id(fields.TYPE)
             fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
             message = f"32-bit counter `{index.name}` against the 64-bit size `{size.name}`"

@@ -98,7 +98,7 @@ def size_overflow(function: Function) -> Iterator[Hit]:
             continue
         if variable.is_wide_integer and (product := _open_product(function, value)) is not None:
             yield hit(function.file, product, "32-bit overflow: the product of sizes wraps before it is widened")
-        elif not variable.is_wide_integer and _is_size_of_open_product(function, variable, value):
+        elif variable.element == "int" and _is_size_of_open_product(function, variable, value):
             message = f"32-bit `{variable.name}` holds a number of bytes: it overflows from 2 GiB on"
             yield hit(function.file, value, message)
     for product in _outermost_products(function):
@@ -127,7 +127,7 @@ def _is_large(function: Function, node: Node | None, depth: int = 0) -> bool:
     operator = function.operator(node) if node.type == "binary_expression" else ""
     sides = [node.child_by_field_id(part) for part in (fields.LEFT, fields.RIGHT)]
     if operator == "*":
-        return any(_is_wide(function, side, depth + 1) for side in sides)
+        return "sizeof" not in function.source(node) and any(_is_wide(function, side, depth + 1) for side in sides)
     return operator in ("+", "-") and any(_is_large(function, side, depth + 1) for side in sides)
 
 

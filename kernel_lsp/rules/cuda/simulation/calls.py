@@ -116,6 +116,8 @@ class Caller(Calculator):
             if target is not None:
                 exact = self.place(target)
                 place = exact if isinstance(exact, Place) else place
+            if "Exch" in name and isinstance(place, Place):
+                place.memory.is_set = True
             self.access(place, "atomic" if "CAS" not in name and "Exch" not in name else "lock", given[0], values[-1])
         return Value(None, DATA | ELECTED, True)
 

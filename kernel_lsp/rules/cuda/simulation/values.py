@@ -26,6 +26,8 @@ GUESSED = 64
 """The size of a block, where the text does not say it."""
 CHOSEN = 128
 """An element that all threads of a block load."""
+MIXED = 2048
+"""A quotient, a remainder or bits by a size that the text does not say: equal elements are chance."""
 ALONG = (256, 512, 1024)
 """The index of the block along x, y and z, beside `BLOCK`."""
 Number = int | list[int] | None
@@ -216,9 +218,17 @@ def applied(sign: str, left: Value, right: Value) -> Value:
     of_warps = None
     if sign in _COMPARISONS or left.of_warps is not None:
         of_warps = left.is_of_warps and right.is_of_warps
-    return Value(number, left.origins | right.origins, loads=left.loads | right.loads, of_warps=of_warps)
+    origins = left.origins | right.origins
+    if sign in _MIXING and (_is_open_size(left) or _is_open_size(right)):
+        origins |= MIXED
+    return Value(number, origins, loads=left.loads | right.loads, of_warps=of_warps)
 
 
+def _is_open_size(value: Value) -> bool:
+    return not isinstance(value.number, list) and value.origins & (SIZE | BLOCK) == SIZE
+
+
+_MIXING = frozenset(("/", "%", "&", "|", "^", ">>"))
 _COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 

@@ -25,6 +25,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     ELECTED,
     GUESSED,
     LOADED,
+    MIXED,
     SIZE,
     WARP,
     Cell,
@@ -331,7 +332,7 @@ class Watcher(Caller):
             kind, self.sites(node), number, mask, place.member, self.origins, self.path, self.warp_epoch, place.width,
             value is not None and value.differs, rounds,
         )  # fmt: skip
-        if number is None and (not address.varies or address.is_own):
+        if address.origins & MIXED or (number is None and (not address.varies or address.is_own)):
             return
         for old in memory.accesses:
             if old.kind == kind == "read" or (old.kind == kind == "atomic"):
@@ -442,7 +443,7 @@ class Watcher(Caller):
             return
         if isinstance(address.number, list):
             chosen = [number for number, is_active in zip(address.number, mask, strict=True) if is_active]
-            if len(set(chosen)) < len(chosen) and not address.origins & ELECTED:
+            if len(set(chosen)) < len(chosen) and not address.origins & MIXED:
                 self.note("KL219", site, "index")
                 return
         if memory.kind == "global" and self.is_grid and address.origins & (LOADED | BLOCK) == LOADED:

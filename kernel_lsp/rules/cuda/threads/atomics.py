@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -30,7 +31,8 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
     summary="All threads do an atomic operation on one address",
     why="""
     Atomic operations on one address are done one after the other: a million threads make a queue of a million. Reduce
-    within the warp or block first, and let one thread of it do the atomic operation.
+    within the warp or block first, and let one thread of it do the atomic operation. A ticket, whose value each thread
+    uses, is left alone.
     """,
     bad="""
     __global__ void total(const float* __restrict__ x, float* __restrict__ out, int n) {
@@ -50,7 +52,10 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 def same_address_atomic(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(_ATOMICS):
         arguments = function.arguments(call)
-        if arguments and _is_one_place(function, arguments[0]) and not _is_for_few_threads(function, call):
+        parent = function.parent(call)
+        is_dropped = parent is not None and parent.type == "expression_statement"
+        is_one = bool(arguments) and is_dropped and _is_one_place(function, arguments[0])
+        if is_one and not _is_for_few_threads(function, call):
             yield hit(function.file, call, "atomic contention: all threads update one address, reduce in the block")
 
 
@@ -167,4 +172,6 @@ def _is_way_out(function: Function, branch: Node) -> bool:
     ``if (lane) return;``."""
     condition = branch.child_by_field_id(fields.CONDITION)
     node = None if condition is None else _bare(condition)
-    return node is not None and ("!=" in function.source(node) or node.type in ("identifier", "field_expression"))
+    return node is not None and (
+        re.search(r"!=|>\s*0$", function.source(node)) is not None or node.type in ("identifier", "field_expression")
+    )

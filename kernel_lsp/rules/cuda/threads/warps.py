@@ -55,7 +55,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
     for call in function.calls_named(_LEGACY):
         name = function.callee(call)
         arguments = function.arguments(call)
-        is_called = name not in file.declared and arguments
+        is_called = arguments and name not in file.declared and name not in file.functions_by_name
         if is_called and not _is_conditionally_compiled(function, call):
             is_safe = not any(parent.type == "if_statement" for parent in function.around(call))
             edits = (
