@@ -18,7 +18,7 @@ from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from tests.generate.harness import plan_text
 from tests.worker.capturing import tensor as sized
 
-from .other_samples import LINEAR_RELU, MANY_ARGUMENTS, MANY_RESULTS, ROW_MAX, SAMPLES, Sample
+from .other_samples import LINEAR_RELU, ROW_MAX, SAMPLES, Sample
 from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
 
 MAX_LINES = 120
@@ -64,11 +64,7 @@ def test_it_imports_only_the_standard_library_and_torch(text: str) -> None:
     assert imported - {""} <= {*sys.stdlib_module_names, "torch", RUNTIME_MODULE}
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [each for each in SAMPLES if each not in (MANY_ARGUMENTS, MANY_RESULTS)],
-    ids=lambda sample: sample.stem,
-)
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
 def test_a_reviewer_reads_it_in_120_lines(sample: Sample) -> None:
     text = text_of(sample.task(sample.stem), sample.cu_text(sample.stem))
     assert len(text.splitlines()) < MAX_LINES, text
@@ -77,7 +73,7 @@ def test_a_reviewer_reads_it_in_120_lines(sample: Sample) -> None:
 def test_a_reviewer_reads_a_backward_of_several_kernels_in_120_lines() -> None:
     program = plan_text(GATED_LAYERS, inputs=[sized("x", 64, 256)], symbol="GatedLayers", backward=True)
     text = text_of(program.task, program.render({}))
-    assert text.count("run.launch(") >= 6
+    assert text.count("launch: ") >= 6
     assert len(text.splitlines()) <= MAX_LINES, text
     check_ruff(text, "format", "--diff")
 
@@ -96,7 +92,6 @@ def test_the_docstring_says_where_it_is_from_and_how_it_was_verified() -> None:
     docstring = ast.get_docstring(ast.parse(text_of(rms_norm_task(), RMS_NORM_CU))) or ""
     assert "model.py::rms_norm" in docstring
     assert VERIFICATION in docstring
-    assert "D % 4 == 0" in docstring
 
 
 def test_words_of_the_verification_cannot_end_the_docstring() -> None:
@@ -114,13 +109,13 @@ def test_headers_that_the_kernels_include_are_given_to_the_compiler() -> None:
 
 
 def test_library_steps_are_named() -> None:
-    assert "# library: aten::mm(a, b) -> (out)" in _text_of("product")
+    assert "library: aten::mm(a, b) -> (out)" in _text_of("product")
 
 
 def test_fused_attention_is_the_runtimes() -> None:
     step, fused = "aten::linear(x, weight, none)", "sdpa::forward(x, weight, bias, true, 0.5)"
     text = text_of(LINEAR_RELU.task("linear_relu"), LINEAR_RELU.cu_text("linear_relu").replace(step, fused))
-    assert "product = _runtime.sdpa_forward(x, weight, bias, True, 0.5).contiguous()" in text
+    assert "library: sdpa::forward(x, weight, bias, True, 0.5) -> (product)" in text
 
 
 def test_a_function_is_used_with_itself_as_the_fallback() -> None:
@@ -134,7 +129,7 @@ def test_a_parameter_is_looked_up_where_the_module_has_it() -> None:
 
 
 def test_shapes_can_choose_a_template() -> None:
-    assert 'f"short_rows<{str(D).lower()}>"' in text_of(ROW_MAX.task("row_max"), ROW_MAX.cu_text("row_max"))
+    assert "short_rows<{D}><<<B, 32>>>" in text_of(ROW_MAX.task("row_max"), ROW_MAX.cu_text("row_max"))
 
 
 def test_a_plan_for_another_task_is_refused() -> None:

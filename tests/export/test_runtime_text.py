@@ -23,26 +23,32 @@ from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 from .test_operator_text import check_ruff
 
 WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker" / "shipped"
-VERSION_1 = {
-    "Contract": "inputs results where numbers backward kept",
-    "sizes": "tensor rank",
-    "holds": "condition",
+VERSION_2 = {
+    "captured_with": "text",
     "require": "name types tensors",
     "ModuleUse": "method inputs state settings training modes",
-    "Operation": "schema contract steps before",
-    "Run.launch": "self kernel grid block arguments numbers shared attributes",
-    "CudaOperator": "module_name file kernels reference forward backward gradients same_gradients is_differentiable "
-    "captured headers module given n_kept",
+    "CudaOperator": "module_name file reference forward backward is_differentiable captured headers module",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",
     "CudaOperator.calls": "self",
-    "sdpa_forward": "query key value is_causal scale",
-    "sdpa_backward": "query key value grad is_causal scale",
-    "sdpa_forward_kept": "query key value is_causal scale",
-    "sdpa_backward_kept": "query key value grad out log_sums is_causal scale",
 }
-"""Interface that operator files of version 1 use. Another one needs another `RUNTIME_VERSION`."""
+"""Interface that operator files of version 2 use. Another one needs another `RUNTIME_VERSION`."""
+FORWARD = """
+op: f(x: f32[B, 8], flag: bool, n: int, eps: float) -> (out: f32[B], at: i64[B])
+where: 8 % n == 0
+keeps: squares, cubes: f32[B, 8]
+scratch: a: f32[B,
+    4], b, c: bf16[B, ceil_div(B, 2)]
+fill: out = 0
+launch[B > 1]: rows<float, {flag}><<<dim3(B, 2), 128, 64>>>(x, out, int(B * 8), float(eps)) cluster=2 max_shared=1
+library: aten::mm(x, x) -> (at)
+"""
+BACKWARD = """
+op: f_backward(grad_out, squares, ...) -> (grad_x)
+where: B < 9
+launch: rows_backward<<<B, 256>>>(grad_out, squares, x, grad_x)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +64,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def test_operator_files_find_the_interface_of_their_version(runtime: ModuleType) -> None:
-    assert (RUNTIME_VERSION, runtime.VERSION) == (1, 1)
-    assert {name: parameters(runtime, name) for name in VERSION_1} == VERSION_1
+    assert (RUNTIME_VERSION, runtime.VERSION) == (2, 2)
+    assert {name: parameters(runtime, name) for name in VERSION_2} == VERSION_2
 
 
 def parameters(runtime: ModuleType, name: str) -> str:
@@ -89,7 +95,7 @@ def test_the_parts_are_in_it_word_for_word() -> None:
 
 def test_it_is_documented() -> None:
     docstring = ast.get_docstring(ast.parse(runtime_text())) or ""
-    assert all(name in docstring for name in ("Contract", "CudaOperator", "ModuleUse", "calls"))
+    assert all(name in docstring for name in ("CudaOperator", "ModuleUse", "calls"))
 
 
 def test_it_runs_without_kernel_lsp(tmp_path: Path) -> None:
@@ -127,29 +133,50 @@ def test_code_of_one_size_refuses_others(runtime: ModuleType, shape: tuple[int, 
         runtime.require("f", "x: f32[B, 8]", torch.empty(shape))
 
 
-def test_annotations_declare_an_operation_whose_schema_is_its_name(runtime: ModuleType) -> None:
-    def contract(x: torch.Tensor, n: int, eps: float) -> object: ...
+def test_a_plan_declares_its_operation(runtime: ModuleType) -> None:
+    forward = runtime.Plan(FORWARD)
+    backward = runtime.Plan(BACKWARD, forward)
+    assert forward.schema() == "(Tensor x, bool flag, SymInt n, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
+    assert backward.schema().startswith("(Tensor grad_out, Tensor squares, Tensor x, bool flag, SymInt n, float eps)")
+    assert forward.scratch == {"a": "f32[B, 4]", "b": "bf16[B, ceil_div(B, 2)]", "c": "bf16[B, ceil_div(B, 2)]"}
+    assert (forward.kernels, backward.kernels) == ([], ["rows_backward"])
+    assert (backward.given(), backward.argument_of("grad_x")) == ([2], "x")
 
-    def steps(*_: object) -> object: ...
 
-    contract.__annotations__ = {"x": "Tensor", "n": "int", "eps": "float", "return": "Contract"}
-    steps.__annotations__ = {"return": "tuple[Tensor, Tensor]"}
-    declared = runtime.Operation("f", contract, steps, before=("grad_out",))
-    assert declared.schema("f_2") == "f_2(Tensor grad_out, Tensor x, SymInt n, float eps) -> (Tensor, Tensor)"
-    whole = runtime.Operation("f(Tensor x) -> Tensor", contract, steps)
-    assert (whole.name, whole.schema("f_2")) == ("f", "f_2(Tensor x) -> Tensor")
+def test_a_plan_launches_as_it_says(runtime: ModuleType) -> None:
+    class Run:
+        def launch(self, *arguments: object, **attributes: object) -> None:
+            launches.append((arguments, attributes))
+
+    launches: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    x = torch.ones(8, 8)
+    _, steps = runtime.Plan(FORWARD).functions("f.py")
+    out, at, squares, cubes = steps(Run(), x, True, 2, 0.5)
+    ((kernel, grid, block, given, types), attributes), *others = launches
+    assert (kernel, grid, block, types) == ("rows<float, true>", (8, 2), 128, "int, float")
+    assert (attributes, others) == ({"shared": 64, "cluster": 2, "max_shared": 1}, [])
+    assert given[0] is x
+    assert given[1] is out
+    assert (given[2:], out.tolist(), squares.shape, cubes.dtype) == ((64, 0.5), [0.0] * 8, (8, 8), torch.float32)
+    assert torch.equal(at, x @ x)
+    launches.clear()
+    steps(Run(), torch.ones(1, 1), True, 2, 0.5)
+    assert not launches
 
 
 def test_a_backward_takes_what_the_forward_takes_and_gradients(runtime: ModuleType) -> None:
-    def contract(x: torch.Tensor) -> object:
-        return runtime.Contract({"x: f32[B, 8]": (x, (2, 8))}, {"out: f32[B]": (2,)}, {}, {}, {"B < 9": True})
-
-    found = runtime.contract_of_backward(contract, ["x"])(torch.ones(2), torch.ones(2, 8))
-    assert (runtime.mismatch(found), [*found.inputs], found.where) == (
-        "",
-        ["grad_out: f32[B]", "x: f32[B, 8]"],
-        {"B < 9": True},
-    )
+    contract, _ = runtime.Plan(BACKWARD, runtime.Plan(FORWARD)).functions("f.py")
+    given = (torch.ones(2, 8), torch.ones(2, 8), True, 2, 0.5)
+    found = contract(torch.ones(2), *given)
+    assert [*found.inputs] == ["grad_out: f32[B]", "squares: f32[B, 8]", "x: f32[B, 8]"]
+    assert (runtime.mismatch(found), found.where) == ("", {"8 % n == 0": True, "B < 9": True})
     assert found.results == {"grad_x: f32[B, 8]": (2, 8)}
-    other = runtime.contract_of_backward(contract, ["x"])(torch.ones(3), torch.ones(2, 8))
-    assert runtime.mismatch(other) == "grad_out is not f32[B]"
+    assert runtime.mismatch(contract(torch.ones(3), *given)) == "squares is not f32[B, 8]"
+    assert contract(torch.ones(2), *given[:-2], 0, 0.5).where["8 % n == 0"] is False
+
+
+def test_code_below_a_plan_has_its_sizes(runtime: ModuleType) -> None:
+    code = runtime.captured_with(FORWARD)(lambda x, flag, n, eps: x.sum())
+    assert code(torch.ones(3, 8), True, 2, 0.5) == 24
+    with pytest.raises(ValueError, match=r"f was captured with x: f32\[B, 8\]"):
+        code(torch.ones(3, 9), True, 2, 0.5)

@@ -18,22 +18,19 @@ from kernel_lsp.export.python.python_text import (
 )
 
 
-def contract_function(text: OperationText, backward: OperationText | None = None) -> list[str]:
-    """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it, and the
-    conditions of a backward that has the contract of `text` else."""
+def contract_function(text: OperationText) -> list[str]:
+    """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it."""
     results = text.operation.outputs
     dims = [dim for tensor in (*text.inputs, *text.returned) for dim in tensor.dims]
-    more = [each for each in backward.conditions if each not in text.conditions] if backward is not None else []
     numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
     inputs = [f"{_label(text, tensor)}: ({text.rename(tensor.name)}, {_shape(text, tensor)})" for tensor in text.inputs]
     body = [
-        *text.bindings([*dims, *text.conditions, *more], is_checked=True),
+        *text.bindings([*dims, *text.conditions]),
         f"return {RUNTIME}.Contract(",
         *indented(literal("inputs={", inputs, "},", depth=2)),
         *indented(literal("results={", _types(text, results), "},", depth=2)),
         *_unless_empty("where={", _conditions(text)),
         *_unless_empty("numbers={", numbers),
-        *_unless_empty("backward={", [_where(text, condition) for condition in more]),
         *_unless_empty("kept={", _types(text, text.operation.kept)),
         ")",
     ]
@@ -75,7 +72,7 @@ def _label(text: OperationText, tensor: TensorParameter) -> str:
 
 
 def _shape(text: OperationText, tensor: TensorParameter) -> str:
-    return tuple_text([text.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
+    return tuple_text([_python(text, dim) for dim in tensor.dims]) if tensor.dims else "()"
 
 
 def _conditions(text: OperationText) -> list[str]:
@@ -92,7 +89,11 @@ def _fixed(name: str, value: float | int | bool) -> str:
 
 
 def _where(text: OperationText, condition: Expression) -> str:
-    python = text.python(condition)
+    python = _python(text, condition)
     if may_divide_by_zero(condition):
         python = f"{RUNTIME}.holds(lambda: {python})"
     return f"{string_literal(str(condition))}: {python}"
+
+
+def _python(text: OperationText, expression: Expression) -> str:
+    return text.python(expression).replace("ceil_div(", f"{RUNTIME}.ceil_div(")

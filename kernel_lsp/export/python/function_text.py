@@ -7,6 +7,7 @@ from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
 from kernel_lsp.export.python.python_text import (
     INDENT,
     bracketed,
+    dict_rows,
     indented,
     literal,
     packed,
@@ -87,9 +88,9 @@ def module_use(task: Task) -> list[str]:
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
         *packed("state=(", list(map(string_literal, state)), "),", depth=2),
-        *(literal("settings={", items, "},", depth=2) if items else []),
+        *(dict_rows("settings={", items, "},", depth=2) if items else []),
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
-        *(literal("modes={", parts, "},", depth=2) if parts else []),
+        *(dict_rows("modes={", parts, "},", depth=2) if parts else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("
     if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line

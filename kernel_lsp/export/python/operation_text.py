@@ -4,7 +4,6 @@ takes all of the operator's arguments, in the operator's order."""
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from kernel_lsp.core.plan import (
     LibraryStep,
     Operation,
     ScalarParameter,
-    Step,
     TensorParameter,
     argument_expressions,
     launch_numbers,
@@ -27,19 +25,15 @@ from kernel_lsp.core.plan import (
 )
 from kernel_lsp.errors import PlanError
 from kernel_lsp.export.python.python_text import (
-    INDENT,
-    LINE_LENGTH,
     bracketed,
     indented,
     python_expression,
     python_identifier,
     rows,
-    tuple_text,
     unpacked,
 )
 from kernel_lsp.plan.cuda_types import resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
-from kernel_lsp.plan.printer import print_step
 
 NAMESPACE = "kernel_lsp"
 """Namespace in `torch.ops` of the operators of one-file results."""
@@ -136,17 +130,13 @@ class OperationText:
         """Return the Python name of a tensor, a dim or a scalar of the plan."""
         return python_identifier(name, self.reserved)
 
-    def define(
-        self, prefix: str, suffix: str, returns: str, body: Sequence[str], first: str = "", head: Sequence[str] = ()
-    ) -> list[str]:
-        """Print one of the functions, with `first` before the operator's arguments. Where they fill several lines, the
-        function takes them together and unpacks them in rows, below the lines of `head`."""
-        declarations = [*([first] if first else []), *(argument.declaration for argument in self.arguments)]
-        before, after = f"def {prefix}{self.name}{suffix}(", f") -> {returns}:"
-        definition = bracketed(before, declarations, after)
+    def define(self, suffix: str, returns: str, head: Sequence[str], body: Sequence[str]) -> list[str]:
+        """Print a function of the operator's arguments. Where they fill several lines, it takes them together and
+        unpacks them in rows, below the lines of `head`."""
+        before, after = f"def {self.name}{suffix}(", f") -> {returns}:"
+        definition = bracketed(before, [argument.declaration for argument in self.arguments], after)
         if len(definition) > MAX_DEFINITION_LINES:
-            together = [*([first] if first else []), "*arguments: Any"]
-            definition = bracketed(before, together, after)
+            definition = bracketed(before, ["*arguments: Any"], after)
             head = [*head, *_unpacking(self.argument_names)]
         return [*definition, *indented([*head, *body])]
 
@@ -200,22 +190,15 @@ class OperationText:
         """Print an expression of the plan with the Python names of its operands."""
         return python_expression(expression, self.rename)
 
-    def empty(self, tensor: TensorParameter, device: str) -> str:
-        """Print the allocation of a tensor."""
-        shape = tuple_text([self.python(dim) for dim in tensor.dims]) if tensor.dims else "()"
-        return f"torch.empty({shape}, dtype=torch.{tensor.dtype.torch_name}, device={device})"
-
-    def bindings(self, expressions: Iterable[Expression], *, is_checked: bool = False) -> list[str]:
-        """Assign the dims that the expressions mention; `is_checked` where a tensor may have another rank."""
+    def bindings(self, expressions: Iterable[Expression]) -> list[str]:
+        """Assign the dims that the expressions mention, of tensors that may have another rank."""
         needed = frozenset().union(*map(free_names, expressions))
         homes = self.homes()
         lines = []
         for tensor in self.inputs:
             own = [dim.id if isinstance(dim, Name) else "" for dim in tensor.dims]
             read = [i for i, dim in enumerate(own) if dim in needed and homes.get(dim) == (tensor.name, i)]
-            shape = f"{self.rename(tensor.name)}.shape"
-            if is_checked:
-                shape = f"{RUNTIME}.sizes({self.rename(tensor.name)}, {len(own)})"
+            shape = f"{RUNTIME}.sizes({self.rename(tensor.name)}, {len(own)})"
             if len(read) > 1 or len(read) == len(own) > 0:
                 lines += unpacked([self.rename(own[i]) if i in read else "_" for i in range(len(own))], shape, 2)
             else:
@@ -263,14 +246,6 @@ def names_in_steps(operation: Operation) -> frozenset[str]:
             case LibraryStep():
                 expressions += argument_expressions(step.arguments)
     return frozenset().union(*map(free_names, expressions))
-
-
-def step_comment(step: Step, depth: int) -> list[str]:
-    """Print a step's line of the plan as a comment, indented by `depth` levels."""
-    width = LINE_LENGTH - len(INDENT) * depth
-    return textwrap.wrap(
-        print_step(step), width, initial_indent="# ", subsequent_indent="#     ", break_long_words=False
-    )
 
 
 def _unpacking(names: list[str]) -> list[str]:

@@ -8,24 +8,24 @@ from pathlib import Path
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Task
 from kernel_lsp.export.files import RuntimeFile, check_replaceable, operator_files, write_operator_files
-from kernel_lsp.export.python.call_text import kernel_names, steps_function
-from kernel_lsp.export.python.contract_text import contract_function
-from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
+from kernel_lsp.export.python.operation_text import RUNTIME
 from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
+from kernel_lsp.export.python.plan_text import plan_constant
 from kernel_lsp.export.python.python_text import (
+    INDENT,
     LINE_LENGTH,
     bracketed,
     indented,
     literal,
-    packed,
     section,
     string_literal,
-    tuple_text,
 )
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, RUNTIME_VERSION, runtime_text
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
+
+CONTRACT = "what the `op:` and `where:` lines of FORWARD say"
 
 
 def write_operator(
@@ -78,42 +78,31 @@ def operator_text(parts: OperatorParts) -> str:
     """Print the file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
     operator = OperatorText(parts)
     forward, backward = operator.forward, operator.backward
-    functions = [contract_function(forward, backward if operator.has_one_contract else None), steps_function(forward)]
+    plans = ["", *plan_constant("FORWARD", forward)]
     if backward is not None:
-        functions += [[] if operator.has_one_contract else contract_function(backward), steps_function(backward)]
+        plans += plan_constant("BACKWARD", backward, forward if operator.has_one_contract else None)
     body = [
-        *section(operator.public_function(), operator.use_part(), *functions),
-        *section(operator.reference(), _operator(operator)),
+        *plans,
+        *section(operator.public_function(), operator.use_part(), operator.reference("FORWARD"), _operator(operator)),
         "calls = OPERATOR.calls",
     ]
     head = [*imports("\n".join(body)), "", *operator.runtime_import()]
-    return "\n".join([*operator.docstring(), "", *head, "", operator.public_names(), *body, ""])
+    return "\n".join([*operator.docstring(contract=CONTRACT), "", *head, "", operator.public_names(), *body, ""])
 
 
 def _operator(operator: OperatorText) -> list[str]:
-    names = dict.fromkeys(name for text in operator.operations for name in kernel_names(text))
-    lines = [
-        "__name__,",
-        "__file__,",
-        *packed("kernels=(", [string_literal(name) for name in names], "),", depth=1),
-        f"reference={operator.name}_reference,",
-        *_operation("forward", operator.forward),
-    ]
-    if operator.backward is not None:
-        lines += _operation("backward", operator.backward, operator.forward if operator.has_one_contract else None)
-        same = [f"{string_literal(name)}: {held}" for name, held in operator.same_gradients.items()]
-        lines += literal("same_gradients={", same, "},", depth=1) if same else []
+    plans = ["forward=FORWARD,", *(["backward=BACKWARD,"] if operator.backward is not None else [])]
+    lines = ["__name__,", "__file__,", f"reference={operator.name}_reference,", *plans]
     if not operator.is_differentiable:
         lines += ["is_differentiable=False,"]
     if operator.headers:
         items = [f"{string_literal(name)}: {RUNTIME}.HEADERS[{string_literal(name)}]" for name in operator.headers]
         lines += literal("headers={", items, "},", depth=1)
-    return [
-        *_autograd_comment(operator),
-        f"OPERATOR = {RUNTIME}.CudaOperator(",
-        *indented([*lines, *operator.operator_arguments()]),
-        ")",
-    ]
+    lines += operator.module_arguments()
+    before, after = f"OPERATOR = {RUNTIME}.CudaOperator(", ")"
+    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line
+        return [*_autograd_comment(operator), *bracketed(before, [line.removesuffix(",") for line in lines], after)]
+    return [*_autograd_comment(operator), before, *indented(lines), after]
 
 
 def _autograd_comment(operator: OperatorText) -> list[str]:
@@ -123,17 +112,5 @@ def _autograd_comment(operator: OperatorText) -> list[str]:
     elif operator.backward is None:
         text = f"Autograd: {operator.name}_reference runs again, for there is no backward kernel."
     else:
-        names = "`gradients` and `same_gradients`" if operator.same_gradients else "`gradients`"
-        text = f"Autograd: {names} by the backward's kernels, all else by running {operator.name}_reference again."
+        text = f"Autograd: by BACKWARD's kernels, all else by running {operator.name}_reference again."
     return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")
-
-
-def _operation(role: str, text: OperationText, forward: OperationText | None = None) -> list[str]:
-    """Print an operation, which the annotations of its functions declare. A backward that has the contract of its
-    `forward` names the tensors that it takes before the forward's arguments."""
-    arguments = [string_literal(text.name), f"_{text.name}_contract", f"_{text.name}_steps"]
-    if forward is not None:
-        before = text.argument_names[: -len(forward.argument_names)]
-        arguments[1] = "None"
-        arguments += [f"before={tuple_text(list(map(string_literal, before)))}"]
-    return bracketed(f"{role}={RUNTIME}.Operation(", arguments, "),", depth=1)

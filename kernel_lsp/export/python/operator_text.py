@@ -24,13 +24,13 @@ from kernel_lsp.export.python.operator_imports import imported_names
 from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
-    bracketed,
     call,
     indented,
     literal,
     packed,
     python_identifier,
     python_number,
+    signature_lines,
     string_literal,
 )
 from kernel_lsp.export.python.reference_text import reference_function, unread_numbers
@@ -108,13 +108,14 @@ class OperatorText:
 
     # documentation
 
-    def docstring(self, origin: str = ORIGIN) -> list[str]:
-        """Print the description, the verification and the contract of the kernels."""
+    def docstring(self, origin: str = ORIGIN, contract: str = "") -> list[str]:
+        """Print the description, the verification and the contract of the kernels, or where it stands."""
         made = f"`{self.name}` as a CUDA operator, made by kernel-lsp from {self.task.target}."
+        taken = contract or "; ".join(self.contract())
         paragraphs = [
             origin.format(name=self.name),
             f"Verified: {self._parts.verification}",
-            f"The kernels take {'; '.join(self.contract())}, on one CUDA device. PyTorch computes everything else.",
+            f"The kernels take {taken}, on one CUDA device. PyTorch computes everything else.",
         ]
         first, *lines = textwrap.wrap(_plain(made), LINE_LENGTH - len(INDENT))
         wrapped = [line for paragraph in paragraphs for line in textwrap.wrap(_plain(paragraph), LINE_LENGTH)]
@@ -149,16 +150,16 @@ class OperatorText:
         first, *lines = textwrap.wrap(title, LINE_LENGTH - 2 * len(INDENT))
         takes = "; ".join(f"{argument.name}: {argument.description}" for argument in self._arguments)
         docstring = [f'"""{first}', *lines, "", *textwrap.wrap(f"Takes {takes}.", LINE_LENGTH - len(INDENT)), '"""']
-        definition = bracketed(f"def {self.name}(", declarations, f") -> {self.forward.result_annotation}:")
+        definition = signature_lines(f"def {self.name}(", declarations, f") -> {self.forward.result_annotation}:")
         return [*definition, *indented([*docstring, *body])]
 
     def use_part(self) -> list[str]:
         """Print the function that makes the original use the operator."""
         return use_function(self.task, self.forward)
 
-    def reference(self) -> list[str]:
-        """Return the PyTorch code that the kernels replace."""
-        return reference_function(self.task, self.forward)
+    def reference(self, plan: str = "") -> list[str]:
+        """Return the PyTorch code that the kernels replace, below the `plan` that has its sizes."""
+        return reference_function(self.task, self.forward, plan)
 
     def _title(self) -> str:
         what = self.task.target.rpartition("::")[2].rpartition("/")[2] or self.name
@@ -177,13 +178,18 @@ class OperatorText:
     # the operator itself
 
     def operator_arguments(self) -> list[str]:
-        """Print the arguments of the operator's object that do not depend on the location of its launches."""
+        """Print the arguments of a package's operator, whose launches are in C++."""
         lines = []
         if self.backward is not None:
             lines += packed("gradients=(", list(map(string_literal, self.gradient_names)), "),", depth=1)
             if places := self.given_places:
                 lines += literal("given=(", list(map(str, places)), "),", depth=1)
                 lines += [f"n_kept={len(kept)},"] if (kept := self.forward.operation.kept) else []
+        return [*lines, *self.module_arguments()]
+
+    def module_arguments(self) -> list[str]:
+        """Print what the reference has in it as constants, and how a module's method calls the operator."""
+        lines = []
         if captured := unread_numbers(self.task, self.forward):
             items = [f"{string_literal(name)}: {python_number(value)}" for name, value in captured.items()]
             lines += literal("captured={", items, "},", depth=1)

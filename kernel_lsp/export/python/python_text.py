@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
@@ -69,6 +70,21 @@ def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> 
     if len(body := INDENT + joined) <= width:
         return [before, body, after]
     return [before, *(f"{INDENT}{item}," for item in items), after]
+
+
+def signature_lines(before: str, items: Sequence[str], after: str) -> list[str]:
+    """Print a definition: as `bracketed` does, or in rows where that takes many lines."""
+    if len(lines := bracketed(before, items, after)) <= MAX_CALL_LINES:
+        return lines
+    listed = textwrap.wrap(", ".join(item.replace(" ", "\0") for item in items), LINE_LENGTH - len(INDENT))
+    return [before, *(INDENT + line.replace("\0", " ") for line in listed), f"{after}  # fmt: skip"]
+
+
+def dict_rows(before: str, items: Sequence[str], after: str, depth: int) -> list[str]:
+    """Print a dict over few lines: where it is long, as several dicts side by side."""
+    if len(lines := literal(before, items, after, depth)) == 1:
+        return lines
+    return literal(before, ["**{" + ", ".join(row) + "}" for row in rows(items, depth + 1)], after, depth)
 
 
 def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
@@ -163,9 +179,6 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
             if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):
                 return f"bool({text})"  # Python's `and` and `or` return an operand, a plan's a truth value
             return _parenthesized(text, precedence, outer)
-        case Call("ceil_div", (left, right)):
-            text = f"-(-{_python(left, rename, _TIGHTEST)} // {_python(right, rename, _NEGATION)})"
-            return _parenthesized(text, _NEGATION, outer)
         case Call(function, arguments):
             return f"{function}({', '.join(_python(argument, rename, 0) for argument in arguments)})"
     raise TypeError(f"not an expression: {expression!r}")

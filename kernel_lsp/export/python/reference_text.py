@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 
-from kernel_lsp.core.expression import Number
+from kernel_lsp.core.expression import Constant, Number
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import InternalError
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, dtype_and_shape
@@ -23,9 +23,10 @@ from kernel_lsp.export.python.python_text import (
 )
 
 
-def reference_function(task: Task, operation: OperationText) -> list[str]:
+def reference_function(task: Task, operation: OperationText, plan: str = "") -> list[str]:
     """Print ``def <name>_reference(...)`` with annotations. It refuses other values than the captured ones where its
-    body has them as constants: numbers that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``."""
+    body has them as constants: numbers that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``. Sizes that the `plan`
+    of the file has, too, are not printed again."""
     function = _parsed(task)
     body: list[str] = []
     for name, value in unread_numbers(task, operation).items():
@@ -36,14 +37,26 @@ def reference_function(task: Task, operation: OperationText) -> list[str]:
         for argument in task.tensors
         if _holds_sizes(argument)
     }
-    if types:
+    decorator = []
+    if types and plan and types == fixed_sizes(operation):
+        decorator = [f"@{RUNTIME}.captured_with({plan})"]
+    elif types:
         body += _joined("types", "; ".join(f"{name}: {type_}" for name, type_ in types.items()))
         body += call(f"{RUNTIME}.require(", [string_literal(task.name), "types"], list(types), depth=1)
     for original, renamed in _renamed(task, operation):
         body.append(f"{original} = {renamed}")
     lines = textwrap.dedent("\n".join(_body_lines(task, function))).splitlines()
     head = ['"""The PyTorch code that the kernels replace, as it was captured."""']
-    return operation.define("", "_reference", operation.result_annotation, [*body, *lines], head=head)
+    return [*decorator, *operation.define("_reference", operation.result_annotation, head, [*body, *lines])]
+
+
+def fixed_sizes(operation: OperationText) -> dict[str, str]:
+    """Return the types of the inputs that the plan fixes sizes of, by name."""
+    return {
+        operation.rename(tensor.name): dtype_and_shape(tensor.dtype, tensor.dims)
+        for tensor in operation.inputs
+        if any(isinstance(dim, Constant) and dim.value > 1 for dim in tensor.dims)
+    }
 
 
 def unread_numbers(task: Task, operation: OperationText) -> dict[str, Number]:

@@ -11,13 +11,13 @@ from kernel_lsp.export.python.operator_imports import merged_imports
 from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, string_literal
 from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 
-RUNTIME_VERSION = 1
+RUNTIME_VERSION = 2
 """Version of the interface that operator files use. A change that breaks older operator files increments it. Both
 runtimes then coexist in one folder, each under its own name."""
 RUNTIME_MODULE = f"_kernel_runtime_{RUNTIME_VERSION}"
 USE_PARTS = ("operator_support.py", "operator_use.py")
 """Parts that a package includes. Its launches are in C++."""
-PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_launches.py", "sdpa.py")
+PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_plan.py", "operator_launches.py", "sdpa.py")
 """Parts of the module, in their order in it."""
 SECTION_MARK = "\n# --- "
 """Mark that ends the imports of a part."""
@@ -30,14 +30,17 @@ and replaces it with newer text of the same version; operators for another versi
 
 What an operator file uses:
 
-    Contract, sizes, holds    inputs that the kernels take; everything else is PyTorch's
     {uses}
     ModuleUse                 how a module's method calls the operator, and the settings it was captured with
     Operator.calls            counts of kernel calls and, by reason, of fallback calls
 """
 '''
-_LAUNCH_USES = "CudaOperator, Operation   registration, launches, autograd, fallback; kernels compiled by NVRTC"
-_PACKAGE_USES = "Operator                  the operator in place of PyTorch code, with its fallback"
+_LAUNCH_USES = """\
+CudaOperator              registration, launches, autograd, fallback; kernels compiled by NVRTC
+    captured_with             the sizes that code was captured for, from a launch plan"""
+_PACKAGE_USES = """\
+Contract, sizes, holds    inputs that the kernels take; everything else is PyTorch's
+    Operator                  the operator in place of PyTorch code, with its fallback"""
 
 
 @cache

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from .cuda_runtime import NO_HEADERS, POINTER, CudaError, KernelLaunch, KernelLibrary, current_stream, on_device
+from .operator_plan import Plan
 from .operator_support import (
     _CALLS,
-    Contract,
     _gradients,
-    contract_of_backward,
     count_kernels,
     fell_back,
     outside,
@@ -31,7 +30,6 @@ from .operator_use import ModuleUse, Operator
 NAMESPACE = "kernel_lsp"
 VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
-SCHEMA_TYPES = {"int": "SymInt"}  # types of a schema that have another name in Python
 
 
 class CannotLaunch(Exception):
@@ -48,32 +46,12 @@ class _PerThread(threading.local):
 
 class Operation:
     """One operation of a launch plan: `contract` says what its kernels take, and `steps` allocates, launches by its
-    first argument, a `Run`, and returns the results. A backward without a contract has the forward's, and the
-    gradients'; `before` names the tensors that it takes before the forward's arguments. The annotations of these
-    functions declare the operation, unless `schema` is more than its name."""
+    first argument, a `Run`, and returns the results."""
 
-    def __init__(
-        self,
-        schema: str,
-        contract: Callable[..., Contract] | None,
-        steps: Callable[..., Any],
-        before: Sequence[str] = (),
-    ) -> None:
-        self.name, _, self._signature = schema.partition("(")
-        self.contract: Callable[..., Contract] = contract or _unknown_contract
-        self.annotated, self.before = self.contract, tuple(before)
-        self.steps, self.bound = steps, _PerThread()
-
-    def schema(self, name: str) -> str:
-        """Return the declaration under the name that it is registered with."""
-        return f"{name}({self._signature or self._declared()}"
-
-    def _declared(self) -> str:
-        """Return the schema behind its name, ``Tensor x, float eps) -> Tensor``, from annotations, which are text."""
-        types = {**dict.fromkeys(self.before, "Tensor"), **self.annotated.__annotations__}
-        takes = [f"{SCHEMA_TYPES.get(type_, type_)} {name}" for name, type_ in types.items() if name != "return"]
-        results = self.steps.__annotations__["return"].replace("tuple[", "(").replace("]", ")")
-        return f"{', '.join(takes)}) -> {results}"
+    def __init__(self, plan: Plan, file: str) -> None:
+        self.plan, self.name = plan, plan.name
+        self.contract, self.steps = plan.functions(file)
+        self.bound = _PerThread()
 
 
 class Run:
@@ -132,10 +110,10 @@ class Run:
 
 
 class CudaOperator(Operator):
-    """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
-    gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
-    result, by its number; other gradients, and second derivatives, are the reference's under autograd. `backward` is
-    `given` tensors of all that `forward` returns, by place; the last `n_kept` of that are no results.
+    """A PyTorch operator whose kernels are in the `.cu` file beside `file`, and whose launch plans are texts, as `Plan`
+    reads them. The results of `backward` are gradients of the arguments in their names; other gradients, and second
+    derivatives, are the reference's under autograd. What it takes before the forward's arguments are the gradients of
+    the results, and then what it is given of all that the forward returns.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -143,41 +121,44 @@ class CudaOperator(Operator):
         module_name: str,
         file: str,
         *,
-        kernels: Sequence[str],
         reference: Callable[..., Any],
-        forward: Operation,
-        backward: Operation | None = None,
-        gradients: Sequence[str] = (),
-        same_gradients: Mapping[str, str | int] | None = None,
+        forward: str,
+        backward: str = "",
         is_differentiable: bool = True,
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
-        given: Sequence[int] = (),
-        n_kept: int = 0,
     ) -> None:
-        self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
-        if backward is not None and backward.contract is _unknown_contract:
-            backward.contract = contract_of_backward(forward.contract, gradients, given)
-            backward.annotated = forward.contract
+        of_forward = Plan(forward)
+        of_backward = Plan(backward, of_forward) if backward else None
+        self.forward, self.backward = Operation(of_forward, file), None
+        gradients, given = [], []
+        self.same_gradients: dict[str, str | int] = {}
+        plans = [of_forward]
+        if of_backward is not None:
+            plans.append(of_backward)
+            self.backward = Operation(of_backward, file)
+            gradients = [of_backward.argument_of(name) for name in of_backward.results]
+            given, self.same_gradients = of_backward.given(), of_backward.same_gradients()
+        self._kernels = tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
-        self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
+        self._path, self._headers = Path(file).with_suffix(".cu"), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
-        self.registered = _free_name(forward.name)
-        call = self._register(forward, self.registered, self.forward_by_pytorch, self.fake_forward)
+        self.registered = _free_name(of_forward.name)
+        call = self._register(self.forward, self.registered, self.forward_by_pytorch, self.fake_forward)
         super().__init__(
-            *(forward.name, module_name, call, forward.contract, reference),
-            backward_contract=backward.contract if backward is not None else None,
+            *(of_forward.name, module_name, call, self.forward.contract, reference),
+            backward_contract=self.backward.contract if self.backward is not None else None,
             gradients=gradients,
             captured=captured,
             module=module,
             given=given,
-            n_kept=n_kept,
+            n_kept=len(of_forward.kept),
         )
-        if backward is not None:
+        if self.backward is not None:
             name = f"{self.registered}_backward"
-            self._backward_call = self._register(backward, name, self.backward_by_pytorch, self.fake_backward)
+            self._backward_call = self._register(self.backward, name, self.backward_by_pytorch, self.fake_backward)
         if is_differentiable:
             torch.library.register_autograd(
                 f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=self._save, lib=self._registry
@@ -234,7 +215,7 @@ class CudaOperator(Operator):
             fell_back(self.key, outside(operation.contract(*arguments)) or "this device has no kernels")
             return by_pytorch(*arguments)
 
-        self._registry.define(operation.schema(name), tags=(torch.Tag.pt2_compliant_tag,))
+        self._registry.define(name + operation.plan.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         self._registry.impl(name, cuda, "CUDA")
         self._registry.impl(name, without_gpu, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=self._registry)
@@ -301,10 +282,6 @@ class CudaOperator(Operator):
         for name, held in self.same_gradients.items():
             by_name[name] = gradients[held] if isinstance(held, int) else by_name[held]
         return tuple([by_name.get(name) for name in self.argument_names])
-
-
-def _unknown_contract(*_: Any) -> Contract:
-    raise TypeError("an operation without a contract is a backward's")
 
 
 def _gradient_or_zeros(gradient: Tensor | None, result: tuple[Any, ...]) -> Tensor:

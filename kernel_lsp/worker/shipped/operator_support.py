@@ -26,42 +26,19 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 class Contract(NamedTuple):
     """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
-    keys of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone.
-    `kept` are tensors that a forward returns behind its results, for its backward."""
+    keys of `where` are conditions as the plan writes them. `kept` are tensors that a forward returns for its backward,
+    behind its results."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
-    backward: Mapping[str, bool] = {}
     kept: Mapping[str, tuple[int, ...]] = {}
 
     @property
     def returned(self) -> Mapping[str, tuple[int, ...]]:
         """Return all that the kernels return: results, and what is kept."""
         return {**self.results, **self.kept}
-
-
-def contract_of_backward(
-    contract: Callable[..., Contract], gradients: Sequence[str], given: Sequence[int] = ()
-) -> Callable[..., Contract]:
-    """Return the contract of a backward, whose arguments are the gradients of the results, what it is `given` of all
-    that the forward returned, by place, and the forward's arguments: each gradient has the type of what it belongs
-    to."""
-
-    def of_backward(*arguments: Any) -> Contract:
-        n_before = len(arguments) - contract.__code__.co_argcount
-        of_forward = contract(*arguments[n_before:])
-        inputs, results, where, numbers, more, _ = of_forward
-        returned = [*of_forward.returned.items()]
-        floating = [(f"grad_{label}", shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
-        taken = [*floating, *[returned[place] for place in given]]
-        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, taken)}
-        types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
-        made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
-        return Contract({**given_types, **inputs}, made, {**where, **more}, numbers)
-
-    return of_backward
 
 
 def require(name: str, types: str, *tensors: Tensor) -> None:
@@ -85,6 +62,11 @@ def holds(condition: Callable[[], Any]) -> bool:
         return bool(condition())
     except ZeroDivisionError:
         return False
+
+
+def ceil_div(left: int, right: int) -> int:
+    """Divide and round up."""
+    return -(-left // right)
 
 
 def mismatch(contract: Contract) -> str:

@@ -1,13 +1,13 @@
-# Written by kernel-lsp (runtime 1): 814ac9166084b426.
-"""Runtime 1 of kernel-lsp's operators, shared by every operator file in this folder.
+# Written by kernel-lsp (runtime 2): 4371319f43189dca.
+"""Runtime 2 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
 and replaces it with newer text of the same version; operators for another version bring a file of their own.
 
 What an operator file uses:
 
-    Contract, sizes, holds    inputs that the kernels take; everything else is PyTorch's
-    CudaOperator, Operation   registration, launches, autograd, fallback; kernels compiled by NVRTC
+    CudaOperator              registration, launches, autograd, fallback; kernels compiled by NVRTC
+    captured_with             the sizes that code was captured for, from a launch plan
     ModuleUse                 how a module's method calls the operator, and the settings it was captured with
     Operator.calls            counts of kernel calls and, by reason, of fallback calls
 """
@@ -20,7 +20,9 @@ import functools
 import hashlib
 import importlib
 import json
+import linecache
 import logging
+import math
 import os
 import re
 import sys
@@ -33,7 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
 
 
 # --- Contract, counters, fallback, gradients by PyTorch ---------------------------------------------------
@@ -48,42 +50,19 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 class Contract(NamedTuple):
     """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
-    keys of `where` are conditions as the plan writes them, keys of `backward` those of the backward's kernels alone.
-    `kept` are tensors that a forward returns behind its results, for its backward."""
+    keys of `where` are conditions as the plan writes them. `kept` are tensors that a forward returns for its backward,
+    behind its results."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
     where: Mapping[str, bool] = {}
     numbers: Mapping[str, Any] = {}
-    backward: Mapping[str, bool] = {}
     kept: Mapping[str, tuple[int, ...]] = {}
 
     @property
     def returned(self) -> Mapping[str, tuple[int, ...]]:
         """Return all that the kernels return: results, and what is kept."""
         return {**self.results, **self.kept}
-
-
-def contract_of_backward(
-    contract: Callable[..., Contract], gradients: Sequence[str], given: Sequence[int] = ()
-) -> Callable[..., Contract]:
-    """Return the contract of a backward, whose arguments are the gradients of the results, what it is `given` of all
-    that the forward returned, by place, and the forward's arguments: each gradient has the type of what it belongs
-    to."""
-
-    def of_backward(*arguments: Any) -> Contract:
-        n_before = len(arguments) - contract.__code__.co_argcount
-        of_forward = contract(*arguments[n_before:])
-        inputs, results, where, numbers, more, _ = of_forward
-        returned = [*of_forward.returned.items()]
-        floating = [(f"grad_{label}", shape) for label, shape in results.items() if _dtype_of(label).is_floating_point]
-        taken = [*floating, *[returned[place] for place in given]]
-        given_types = {label: (tensor, shape) for tensor, (label, shape) in zip(arguments, taken)}
-        types = {label.split(": ")[0]: (label, shape) for label, (_, shape) in inputs.items()}
-        made = {f"grad_{types[name][0]}": types[name][1] for name in gradients}
-        return Contract({**given_types, **inputs}, made, {**where, **more}, numbers)
-
-    return of_backward
 
 
 def require(name: str, types: str, *tensors: Tensor) -> None:
@@ -107,6 +86,11 @@ def holds(condition: Callable[[], Any]) -> bool:
         return bool(condition())
     except ZeroDivisionError:
         return False
+
+
+def ceil_div(left: int, right: int) -> int:
+    """Divide and round up."""
+    return -(-left // right)
 
 
 def mismatch(contract: Contract) -> str:
@@ -975,12 +959,266 @@ def _write_cache(entry: Path, code: bytes, symbols: Mapping[str, str]) -> None:
             temporary.unlink()
 
 
+# --- Launch plans ---------------------------------------------------------------------------------------
+
+MAY_DIVIDE_BY_ZERO = re.compile(r"ceil_div|[/%] *[^/ \d]")
+TYPED_NUMBER = re.compile(r"([a-z_][\w ]*)\((.*)\)")
+LIBRARY_STEP = re.compile(r"(\w+)::(\w+)\((.*)\) -> \((.*)\)")
+
+
+class Plan:
+    """One operation as the launch plan of the `.cu` file states it. Expressions are Python's, names without a type in
+    `op:` have that of the `forward`, whose arguments ``...`` stands for, and a list in `scratch:` has one type."""
+
+    def __init__(self, text: str, forward: Plan | None = None) -> None:
+        self.forward = forward
+        self.order: list[str] = []
+        self.inputs: dict[str, str] = {}
+        self.numbers: dict[str, str] = {}
+        self.where: list[str] = []
+        self.steps: list[tuple[str, str, str]] = []
+        self.kept: dict[str, str] = {}
+        self.scratch: dict[str, str] = {}
+        for line in re.sub(r"\n\s+", " ", text.strip()).splitlines():
+            directive, _, body = line.partition(": ")
+            self._add(directive, body)
+
+    def _add(self, directive: str, body: str) -> None:
+        if directive == "op":
+            self._declare(body)
+        elif directive == "where":
+            self.where.append(body)
+        elif directive in ("keeps", "scratch"):
+            (self.kept if directive == "keeps" else self.scratch).update(_typed_alike(_entries(body)))
+        else:
+            step, _, condition = directive.partition("[")
+            self.steps.append((step, condition[:-1], body))
+
+    def _declare(self, body: str) -> None:
+        takes, _, returns = body.rpartition(" -> ")
+        self.name, _, takes = takes.partition("(")
+        known = self.forward.types() if self.forward is not None else {}
+        own = [each for each in _entries(takes[:-1]) if each != "..."]
+        arguments = dict(_typed(each, known) for each in own)
+        self.before = [*arguments]  # of a backward: what it takes before the forward's arguments
+        if takes.endswith("...)"):
+            assert self.forward is not None
+            arguments.update({**self.forward.inputs, **self.forward.numbers})
+            self.order = [*self.before, *self.forward.order]
+        else:
+            self.order = self.before
+        self.inputs = {name: type_ for name, type_ in arguments.items() if type_.endswith("]")}
+        self.numbers = {name: type_ for name, type_ in arguments.items() if not type_.endswith("]")}
+        entries = [each.split(" = ") for each in _entries(returns[1:-1])]
+        self.same = {each[0]: each[1] for each in entries if len(each) == 2}
+        self.results = dict(_typed(each[0], known) for each in entries if len(each) == 1)
+
+    def types(self) -> dict[str, str]:
+        """Return the types of what a backward takes and returns, by name."""
+        gradients = {f"grad_{name}": type_ for name, type_ in {**self.inputs, **self.results}.items()}
+        return {**self.inputs, **gradients, **self.results, **self.kept}
+
+    def argument_of(self, gradient: str) -> str:
+        """Return the argument that a gradient belongs to; an underscore tells it from a name that the file has."""
+        name = gradient[len("grad_") :]
+        return name if name in self.order else f"{name}_"
+
+    def given(self) -> list[int]:
+        """Return what a backward is given of all that its forward returns, by place."""
+        assert self.forward is not None
+        returned = [*self.forward.results, *self.forward.kept]
+        return [returned.index(name) for name in self.before if name in returned]
+
+    def same_gradients(self) -> dict[str, str | int]:
+        """Return the arguments whose gradient is another argument's, by name, or a result's, by its number."""
+        held = {name: place for place, name in enumerate(self.before)}
+        return {self.argument_of(name): held.get(of, self.argument_of(of)) for name, of in self.same.items()}
+
+    @property
+    def kernels(self) -> list[str]:
+        """List the kernels that no shape chooses."""
+        names = dict.fromkeys(body.partition("<<<")[0] for step, _, body in self.steps if step == "launch")
+        return [name for name in names if "{" not in name]
+
+    def schema(self) -> str:
+        """Return the schema behind the name: ``(Tensor x, float eps) -> Tensor``."""
+        types = {"int": "SymInt", "float": "float", "bool": "bool"}
+        takes = ", ".join(f"{types.get(self.numbers.get(name, ''), 'Tensor')} {name}" for name in self.order)
+        returned = ["Tensor"] * (len(self.results) + len(self.kept))
+        return f"({takes}) -> {returned[0] if len(returned) == 1 else '(' + ', '.join(returned) + ')'}"
+
+    # as Python
+
+    def functions(self, file: str) -> tuple[Callable[..., Contract], Callable[..., Any]]:
+        """Return the contract, and the steps, whose first argument is the `Run` that launches."""
+        arguments = ", ".join(self.order)
+        contract = [f"def contract({arguments}):", *_indented(self._contract())]
+        steps = [f"def steps(run, {arguments}):", *_indented(self._steps())]
+        source, place = "\n".join([*contract, *steps, ""]), f"{file}::{self.name}"
+        linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+        attention = (sdpa_forward, sdpa_backward, sdpa_forward_kept, sdpa_backward_kept)
+        known = {each.__name__: each for each in (sizes, holds, ceil_div, Contract, *attention)}
+        names: dict[str, Any] = {"torch": torch, "math": math, **known}
+        exec(compile(source, place, "exec"), names)  # text of this file's own plan
+        return names["contract"], names["steps"]
+
+    def _contract(self) -> list[str]:
+        where = [*(self.forward.where if self.forward is not None and self.order != self.before else ()), *self.where]
+        inputs = [f"{_label(item)}: ({item[0]}, {_shape(item[1])})" for item in self.inputs.items()]
+        conditions = [f"{each!r}: {_condition(each)}" for each in where]
+        numbers = [f"{name!r}: {name}" for name in self.numbers]
+        parts = [inputs, _shapes(self.results), conditions, numbers, _shapes(self.kept)]
+        made = ", ".join("{" + ", ".join(part) + "}" for part in parts)
+        return [*self._dims("sizes({name}, {rank})"), f"return Contract({made})"]
+
+    def _dims(self, shape: str) -> list[str]:
+        """Assign each dim, from the first tensor and place at which it stands alone."""
+        lines, known = [], {*self.numbers}
+        for name, type_ in self.inputs.items():
+            dims = _dims_of(type_)
+            own = ["_" if not d.isidentifier() or d in known or d in dims[:i] else d for i, d in enumerate(dims)]
+            known.update(own)
+            if any(dim != "_" for dim in own):
+                lines.append(f"{', '.join(own)}, = {shape.format(name=name, rank=len(own))}")
+        return lines
+
+    def _steps(self) -> list[str]:
+        returned = {**self.results, **self.kept}
+        tensors = {**self.inputs, **returned, **self.scratch}
+        device, made = f"{next(iter(self.inputs))}.device", self._made()
+        lines = self._dims("{name}.shape")
+        for name, type_ in {**returned, **self.scratch}.items():
+            if name not in made:
+                dtype = DTYPES[type_.partition("[")[0]]
+                lines.append(f"{name} = torch.empty({_shape(type_)}, dtype={dtype}, device={device})")
+        for step, condition, body in self.steps:
+            own = _STEPS[step](body, tensors)
+            lines += [f"if {condition}:", *_indented(own)] if condition else own
+        lines.append(f"return {', '.join(returned)}")
+        has_library = any(step == "library" for step, _, _ in self.steps)
+        return ['with torch.autocast("cuda", enabled=False):', *_indented(lines)] if has_library else lines
+
+    def _made(self) -> set[str]:
+        """Return the tensors that a library step allocates, before any other step has them."""
+        made: set[str] = set()
+        seen: set[str] = set()
+        for step, condition, body in self.steps:
+            if step == "library" and not condition:
+                made |= set(_entries(body.rpartition(" -> ")[2][1:-1])) - seen
+            seen |= set(re.findall(r"\w+", body))
+        return made
+
+
+def captured_with(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator for code that holds for the captured sizes alone: those that are numbers in the plan's `op:`
+    line. Other sizes raise ValueError."""
+    plan = Plan(text)
+    places = [(plan.order.index(name), f"{name}: {type_}") for name, type_ in plan.inputs.items()]
+    types = "; ".join(label for _, label in places)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def checked(*arguments: Any) -> Any:
+            require(plan.name, types, *[arguments[place] for place, _ in places])
+            return function(*arguments)
+
+        return checked
+
+    return decorate
+
+
+def _entries(text: str) -> list[str]:
+    """Split a list at the commas that are outside of brackets."""
+    found, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if character == "," and depth == 0:
+            found.append(text[start:at].strip())
+            start = at + 1
+    return [each for each in (*found, text[start:].strip()) if each]
+
+
+def _typed(entry: str, known: Mapping[str, str]) -> tuple[str, str]:
+    name, _, type_ = entry.partition(": ")
+    return name, type_ or known[name]
+
+
+def _typed_alike(entries: Sequence[str]) -> dict[str, str]:
+    """Return the types of ``a, b: f32[B]``: a name without a type has that of the next."""
+    found, type_ = {}, ""
+    for name, _, own in (entry.partition(": ") for entry in reversed(entries)):
+        found[name] = type_ = own or type_
+    return dict(reversed(found.items()))
+
+
+def _dims_of(type_: str) -> list[str]:
+    return _entries(type_.partition("[")[2][:-1])
+
+
+def _shape(type_: str) -> str:
+    return "(" + "".join(f"{dim}, " for dim in _dims_of(type_)) + ")"
+
+
+def _shapes(types: Mapping[str, str]) -> list[str]:
+    return [f"{_label(item)}: {_shape(item[1])}" for item in types.items()]
+
+
+def _label(item: tuple[str, str]) -> str:
+    return repr(": ".join(item))
+
+
+def _condition(text: str) -> str:
+    return f"holds(lambda: {text})" if MAY_DIVIDE_BY_ZERO.search(text) else text
+
+
+def _fill(body: str, tensors: Mapping[str, str]) -> list[str]:
+    tensor, value = body.split(" = ")
+    return [f"{tensor}.fill_({value})"]
+
+
+def _launch(body: str, tensors: Mapping[str, str]) -> list[str]:
+    kernel, _, rest = body.partition("<<<")
+    size, _, rest = rest.partition(">>>(")
+    listed, _, attributes = rest.rpartition(")")
+    grid, block, *shared = _entries(size.replace("dim3(", "("))
+    given, types = [], []
+    for argument in _entries(listed):
+        typed = None if argument in tensors else TYPED_NUMBER.fullmatch(argument)
+        given.append(typed[2] if typed else argument)
+        types += [typed[1]] if typed else []
+    name = "f" * ("{" in kernel) + repr(re.sub(r"{(.*?)}", r"{str(\1).lower()}", kernel))  # C++ writes `true`
+    extra = [f"shared={each}" for each in shared] + attributes.split()
+    parts = [name, grid, block, "(" + "".join(f"{each}, " for each in given) + ")", repr(", ".join(types)), *extra]
+    return [f"run.launch({', '.join(parts)})"]
+
+
+def _library(body: str, tensors: Mapping[str, str]) -> list[str]:
+    match = LIBRARY_STEP.fullmatch(body)
+    assert match, body
+    function = f"torch.ops.aten.{match[2]}" if match[1] == "aten" else f"{match[1]}_{match[2]}"
+    results = _entries(match[4])
+    if len(results) == 1 and not match[2].endswith("_backward"):
+        return [f"{results[0]} = {function}({match[3]}).contiguous()"]
+    values = "(value.contiguous() for value in returned if value is not None)"
+    return [f"returned = {function}({match[3]})", f"{', '.join(results)}, = {values}"]
+
+
+_STEPS: dict[str, Callable[[str, Mapping[str, str]], list[str]]] = {
+    "fill": _fill,
+    "launch": _launch,
+    "library": _library,
+}
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
 # --- Registration, launches, autograd ---------------------------------------------------------------------
 
 NAMESPACE = "kernel_lsp"
 VECTOR_BYTES = 32  # of the widest load on sm_100, and of wmma's: torch's own allocations are aligned to 512
 MAX_BOUND = 1024  # kinds of inputs whose launches a thread keeps
-SCHEMA_TYPES = {"int": "SymInt"}  # types of a schema that have another name in Python
 
 
 class CannotLaunch(Exception):
@@ -997,32 +1235,12 @@ class _PerThread(threading.local):
 
 class Operation:
     """One operation of a launch plan: `contract` says what its kernels take, and `steps` allocates, launches by its
-    first argument, a `Run`, and returns the results. A backward without a contract has the forward's, and the
-    gradients'; `before` names the tensors that it takes before the forward's arguments. The annotations of these
-    functions declare the operation, unless `schema` is more than its name."""
+    first argument, a `Run`, and returns the results."""
 
-    def __init__(
-        self,
-        schema: str,
-        contract: Callable[..., Contract] | None,
-        steps: Callable[..., Any],
-        before: Sequence[str] = (),
-    ) -> None:
-        self.name, _, self._signature = schema.partition("(")
-        self.contract: Callable[..., Contract] = contract or _unknown_contract
-        self.annotated, self.before = self.contract, tuple(before)
-        self.steps, self.bound = steps, _PerThread()
-
-    def schema(self, name: str) -> str:
-        """Return the declaration under the name that it is registered with."""
-        return f"{name}({self._signature or self._declared()}"
-
-    def _declared(self) -> str:
-        """Return the schema behind its name, ``Tensor x, float eps) -> Tensor``, from annotations, which are text."""
-        types = {**dict.fromkeys(self.before, "Tensor"), **self.annotated.__annotations__}
-        takes = [f"{SCHEMA_TYPES.get(type_, type_)} {name}" for name, type_ in types.items() if name != "return"]
-        results = self.steps.__annotations__["return"].replace("tuple[", "(").replace("]", ")")
-        return f"{', '.join(takes)}) -> {results}"
+    def __init__(self, plan: Plan, file: str) -> None:
+        self.plan, self.name = plan, plan.name
+        self.contract, self.steps = plan.functions(file)
+        self.bound = _PerThread()
 
 
 class Run:
@@ -1081,10 +1299,10 @@ class Run:
 
 
 class CudaOperator(Operator):
-    """A PyTorch operator whose kernels are in the `.cu` file beside `file`. `gradients` names the arguments whose
-    gradients `backward` returns, and `same_gradients` those whose gradient is one of these, by name, or that of a
-    result, by its number; other gradients, and second derivatives, are the reference's under autograd. `backward` is
-    `given` tensors of all that `forward` returns, by place; the last `n_kept` of that are no results.
+    """A PyTorch operator whose kernels are in the `.cu` file beside `file`, and whose launch plans are texts, as `Plan`
+    reads them. The results of `backward` are gradients of the arguments in their names; other gradients, and second
+    derivatives, are the reference's under autograd. What it takes before the forward's arguments are the gradients of
+    the results, and then what it is given of all that the forward returns.
     `headers` are those that the kernels include and NVRTC does not have."""
 
     def __init__(
@@ -1092,41 +1310,44 @@ class CudaOperator(Operator):
         module_name: str,
         file: str,
         *,
-        kernels: Sequence[str],
         reference: Callable[..., Any],
-        forward: Operation,
-        backward: Operation | None = None,
-        gradients: Sequence[str] = (),
-        same_gradients: Mapping[str, str | int] | None = None,
+        forward: str,
+        backward: str = "",
         is_differentiable: bool = True,
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
-        given: Sequence[int] = (),
-        n_kept: int = 0,
     ) -> None:
-        self.forward, self.backward, self.same_gradients = forward, backward, dict(same_gradients or {})
-        if backward is not None and backward.contract is _unknown_contract:
-            backward.contract = contract_of_backward(forward.contract, gradients, given)
-            backward.annotated = forward.contract
+        of_forward = Plan(forward)
+        of_backward = Plan(backward, of_forward) if backward else None
+        self.forward, self.backward = Operation(of_forward, file), None
+        gradients, given = [], []
+        self.same_gradients: dict[str, str | int] = {}
+        plans = [of_forward]
+        if of_backward is not None:
+            plans.append(of_backward)
+            self.backward = Operation(of_backward, file)
+            gradients = [of_backward.argument_of(name) for name in of_backward.results]
+            given, self.same_gradients = of_backward.given(), of_backward.same_gradients()
+        self._kernels = tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
-        self._path, self._kernels, self._headers = Path(file).with_suffix(".cu"), tuple(kernels), headers
+        self._path, self._headers = Path(file).with_suffix(".cu"), headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
-        self.registered = _free_name(forward.name)
-        call = self._register(forward, self.registered, self.forward_by_pytorch, self.fake_forward)
+        self.registered = _free_name(of_forward.name)
+        call = self._register(self.forward, self.registered, self.forward_by_pytorch, self.fake_forward)
         super().__init__(
-            *(forward.name, module_name, call, forward.contract, reference),
-            backward_contract=backward.contract if backward is not None else None,
+            *(of_forward.name, module_name, call, self.forward.contract, reference),
+            backward_contract=self.backward.contract if self.backward is not None else None,
             gradients=gradients,
             captured=captured,
             module=module,
             given=given,
-            n_kept=n_kept,
+            n_kept=len(of_forward.kept),
         )
-        if backward is not None:
+        if self.backward is not None:
             name = f"{self.registered}_backward"
-            self._backward_call = self._register(backward, name, self.backward_by_pytorch, self.fake_backward)
+            self._backward_call = self._register(self.backward, name, self.backward_by_pytorch, self.fake_backward)
         if is_differentiable:
             torch.library.register_autograd(
                 f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=self._save, lib=self._registry
@@ -1183,7 +1404,7 @@ class CudaOperator(Operator):
             fell_back(self.key, outside(operation.contract(*arguments)) or "this device has no kernels")
             return by_pytorch(*arguments)
 
-        self._registry.define(operation.schema(name), tags=(torch.Tag.pt2_compliant_tag,))
+        self._registry.define(name + operation.plan.schema(), tags=(torch.Tag.pt2_compliant_tag,))
         self._registry.impl(name, cuda, "CUDA")
         self._registry.impl(name, without_gpu, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=self._registry)
@@ -1250,10 +1471,6 @@ class CudaOperator(Operator):
         for name, held in self.same_gradients.items():
             by_name[name] = gradients[held] if isinstance(held, int) else by_name[held]
         return tuple([by_name.get(name) for name in self.argument_names])
-
-
-def _unknown_contract(*_: Any) -> Contract:
-    raise TypeError("an operation without a contract is a backward's")
 
 
 def _gradient_or_zeros(gradient: Tensor | None, result: tuple[Any, ...]) -> Tensor:
