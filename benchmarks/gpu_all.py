@@ -33,7 +33,7 @@ from kernel_lsp.process.tree import kill_tree
 
 RESULTS = ROOT / "benchmarks" / "results"
 BUDGET_S = 570.0
-"""Of one call: each third fits into ten minutes."""
+"""Seconds of one call: each third fits into ten minutes."""
 TAIL_CHARACTERS = 6000
 TAIL_LINES_SHOWN = 6
 WARM_S, COLD_S, VERDICTS_PER_MINUTE, FOREIGN_S = 3.0, 8.0, 30.0, 12.0

@@ -37,7 +37,7 @@ RUNS = (
     ("ModelNew with load_inline", "rms_norm_model_new.py", "", "correct"),
     ("attack: work on a side stream", "side_stream.cu", "", "crashed|mismatch"),
 )
-"""What is checked, its file, what is added to its text, and what the verdict must be."""
+"""Name of a check, its file, the addition to its text, and the verdict that it must get."""
 DEADLINE_S = 200
 TORCH_BUILD = """
 import sys, time

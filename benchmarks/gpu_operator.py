@@ -38,14 +38,14 @@ DEFAULT_INPUTS = "x=f32[16384, 4096], weight=f32[4096], eps=1e-6"
 FORWARD_FACTOR, BACKWARD_FACTOR = 2.0, 5.0
 """Times the error of PyTorch's own result at the same dtype."""
 FLOOR_ULPS = 4.0
-"""Of relative L2, in units of the dtype's epsilon: what a right kernel may lose where PyTorch happens to be exact."""
+"""Relative L2 that a correct kernel may lose where PyTorch is exact, in units of the dtype's epsilon."""
 N_OVERHEAD_CALLS, N_OVERHEAD_ROUNDS = 1000, 7
 N_SAMPLES = 100
 L2_FLUSH_FACTOR = 2
 N_WARM_UP = 3
 LOW_PERCENTILE, HIGH_PERCENTILE = 10, 90
 SLEEP_CYCLES_PER_US = 2000
-"""Of `torch.cuda._sleep`, at the highest clock of current GPUs: sleeping too long costs little."""
+"""Cycles of `torch.cuda._sleep` at the highest clock of current GPUs: sleeping too long costs little."""
 MAX_SLEEP_US = 2000.0
 N_THREADS = 4
 COMPILE_MODES = ("default", "max-autotune-no-cudagraphs")

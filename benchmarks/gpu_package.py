@@ -32,7 +32,7 @@ KERNELS = {
 }
 """Name -> kernel, and what it computes."""
 MAX_RATIO = 2.0
-"""Of our time per call to that of a native operator with as many arguments."""
+"""Maximum ratio of our time per call to that of a native operator with as many arguments."""
 STEP_DEADLINE_S = 240
 TIMES = """
 import json, statistics, sys, time, torch

@@ -50,7 +50,7 @@ SEARCH = {"KERNEL_LSP_MANUAL_WAIT_S": "0", "KERNEL_LSP_BASELINE_WAIT_S": "60", "
 """Nobody replies while it runs; torch.compile's modes are worth waiting for; six proposals are too few to divide."""
 OVER, WAITING = "over", "waits for replies"
 EXIT_INTERRUPTED = 130
-"""Of `kernel-lsp optimize`, where it waits for replies, too."""
+"""Exit status of `kernel-lsp optimize`, where it waits for replies, too."""
 END_S = 20.0
 TAIL_CHARACTERS = 1500
 

@@ -27,10 +27,10 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session.session import Session
 
 GENERATIONS, PROPOSALS = 2, 2
-"""Of each recording: four proposals, repairs beside them."""
+"""Size of each recording: four proposals, repairs beside them."""
 REPLAY_DEADLINE_S = 900
 PRICES = (3, 15)
-"""Of prompts and replies: an assumption, like the next."""
+"""Prices of prompts and replies: an assumption, like the next."""
 CHARACTERS_PER_TOKEN = 4
 KEPT = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PAPER_GEOMEAN = {"forward": 2.13, "backward": 1.12}
-"""Of the robust-kbench paper's best kernels against the better of eager and torch.compile."""
+"""Speedups of the robust-kbench paper's best kernels against the better of eager and torch.compile."""
 SEARCHES = ("evolve", "refine")
 """A search from estimates, and the one that goes on from its kernels as measured: together, what the search found."""
 SEARCHED = "evolve and refine"

@@ -47,7 +47,7 @@ VERDICT_DEADLINE_S = 180.0
 BASELINE_WAIT_S = 90.0
 """For torch.compile's modes, at a task's first verdict; they compile while other tasks are measured."""
 N_TASKS_AT_ONCE = 4
-"""Whose compilers share the CPU's cores. The GPU is held by one timing at a time."""
+"""Tasks at once, whose compilers share the CPU's cores. The GPU is held by one timing at a time."""
 MEASURED = "recorded_runs-nvidia_h200-2026-11-21.json"
 EMPTY_TARGET = "benchmarks/targets/one_number.py::one_more"
 EMPTY_KERNEL = """// kernel-lsp: 1

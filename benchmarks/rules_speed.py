@@ -25,11 +25,11 @@ from kernel_lsp.server.analysis.analysis_worker import analyse
 
 N_TRIES = 5
 BUDGET_MS = 150.0
-"""Of 5,000 lines, in either language."""
+"""Milliseconds for 5,000 lines, in either language."""
 N_LINES_SHORT = 2000
 BUDGET_SHORT_FIRST_MS = 100.0
 BUDGET_SHORT_MS = 50.0
-"""Of a PyTorch file of 2,000 lines."""
+"""Milliseconds for a PyTorch file of 2,000 lines."""
 NUMBERS = itertools.count()
 NO_BUDGET_MS = float("inf")
 """For whole analyses of Python, of which nothing is demanded."""

@@ -31,10 +31,10 @@ EXAMPLE = "row_softmax"
 SETTINGS = {"measureOnSave": True, "generations": 1, "proposals": 2, "models": []}
 """No model is asked: the generator's proposals alone."""
 BUDGET_S = 110.0
-"""Of all stages; `benchmarks/gpu_all.py` gives the program 120 s."""
+"""Seconds for all stages; `benchmarks/gpu_all.py` gives the program 120 s."""
 CANCEL_S = 1.0
 N_PROCESSES = 2
-"""Of a measurement that is under way: its own and a worker."""
+"""Processes of a measurement that is under way: its own and a worker."""
 MEASURED = (" eager, ",)
 """As in "1.2x vs eager, H200" and "no different from eager, H200"."""
 COMPARED = ("vs eager", "vs compile")

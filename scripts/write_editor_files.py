@@ -46,7 +46,7 @@ CLIENT_SETTINGS: dict[str, dict[str, Any]] = {
         "markdownDescription": "What the channel *kernel-lsp trace* shows of the messages to and from the server.",
     },
 }
-"""Of the VS Code extension alone: the server never hears of them."""
+"""Settings of the VS Code extension alone: the server never hears of them."""
 
 
 def main(arguments: list[str]) -> int:

@@ -106,7 +106,7 @@ LONG_SUM = 20_000
 N_VARIANTS = 4
 """Maximum sizes that get the variant families: the smallest ones."""
 Stage = Literal["screen", "plan", "code"]
-"""When a probe runs: for a screen, for a full check from the plan, and for a full check once the code is compiled."""
+"""Stage of a probe: for a screen, for a full check from the plan, and for a full check once the code is compiled."""
 Cost = Literal["first", "soon", "last"]
 """Order of cases: the first few, those that follow at once, and those that must not consume the others' time."""
 FIRST: Cost = "first"

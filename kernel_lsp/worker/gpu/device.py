@@ -33,7 +33,7 @@ CROWDED_SHARE = 2
 
 T = TypeVar("T")
 _waited_in_vain: dict[int, float] = {}
-"""When the last waits for memory in vain ended, by device."""
+"""Ends of the last waits for memory in vain, by device."""
 
 
 class StillRunning(Exception):

@@ -56,4 +56,4 @@ async def ray(cluster: RayCluster, folder: Path) -> AsyncIterator[Device]:
 
 ROWS: dict[str, Callable[..., AbstractAsyncContextManager[Device]]] = {"cpu": cpu, "cuda": cuda, "ssh": ssh, "ray": ray}
 FIXTURES = {"ssh": "sshd", "ray": "ray_cluster"}
-"""What a row runs on, by its name."""
+"""Fixture that starts what a row runs on, by its name."""
