@@ -1,6 +1,6 @@
 """Choose what a forward keeps for its backward: values that both graphs compute, and that are small or results anyway.
 
-kept = find_kept(forward, backward, captured, level=ROWS)
+kept = find_kept(forward, backward, workload, level=ROWS)
 
 Of an attention it keeps the logarithms of the sums, which the gradients then need not find again.
 """
@@ -8,7 +8,7 @@ Of an attention it keeps the logarithms of the sums, which the gradients then ne
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -16,9 +16,10 @@ from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.index import Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Reduction, Tensor, pattern_of
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
 from kernel_lsp.generate.names import NamePool
@@ -45,14 +46,14 @@ class Kept:
 
 
 def find_kept(
-    forward: LoweredGraph, backward: LoweredGraph, captured: Callable[[Index], int], level: int, taken: Sequence[str]
+    forward: LoweredGraph, backward: LoweredGraph, workload: Workload, level: int, taken: Sequence[str]
 ) -> Kept:
     """Return what the backward takes of its forward. `taken` are names that nothing kept may have."""
     live = live_tensors([output.tensor for output in forward.outputs], {})
     of_backward = live_tensors([output.tensor for output in backward.outputs], {})
     if not level or any(map(find_attention, live)) or list(find_gradients(of_backward)):
         return Kept({}, {})  # attention is recognized by the sums of its softmax
-    finder = _Finder(forward, backward, captured, level, live, of_backward)
+    finder = _Finder(forward, backward, workload, level, live, of_backward)
     return finder.kept(NamePool({*taken, *forward.inputs, *backward.inputs, *forward.returns}))
 
 
@@ -62,9 +63,9 @@ def with_kept(forward: LoweredGraph, kept: Kept) -> LoweredGraph:
     return replace(forward, outputs=(*forward.outputs, *more))
 
 
-def are_long_products(tensors: Iterable[Tensor], captured: Callable[[Index], int]) -> bool:
+def are_long_products(tensors: Iterable[Tensor], workload: Workload) -> bool:
     """Return True if all tensors are products of matrices with many terms."""
-    return all((_n_terms(tensor, captured) or 0) >= MIN_TERMS for tensor in tensors)
+    return all((_n_terms(tensor, workload) or 0) >= MIN_TERMS for tensor in tensors)
 
 
 class _Finder:
@@ -74,15 +75,15 @@ class _Finder:
         self,
         forward: LoweredGraph,
         backward: LoweredGraph,
-        captured: Callable[[Index], int],
+        workload: Workload,
         level: int,
         live: Sequence[Tensor],
         of_backward: Sequence[Tensor],
     ) -> None:
-        self._captured, self._level = captured, level
+        self._workload, self._level = workload, level
         self._results = {output.tensor: output.name for output in forward.outputs}
         self._outputs = [output.tensor for output in backward.outputs]
-        self._largest = max((captured(tensor.n_elements) for tensor in forward.inputs.values()), default=1)
+        self._largest = max((workload.size(tensor.n_elements) for tensor in forward.inputs.values()), default=1)
         own, found = _Contents(forward), _Contents(backward)
         self._known = {content: tensor for tensor in reversed(live) if (content := own.of(tensor)) is not None}
         self._equal = {tensor: self._known.get(found.of(tensor) or b"") for tensor in of_backward}
@@ -93,7 +94,7 @@ class _Finder:
                 self._direct |= {access.tensor for access in accesses(*scalars_of(reader.definition))}
         sums = [tensor.definition for tensor in of_backward if self._equal[tensor] is None]
         self._line_sums = [
-            captured(product(variable.extent for variable in definition.variables))
+            workload.size(product(variable.extent for variable in definition.variables))
             for definition in sums
             if isinstance(definition, Reduction)
             and definition.contraction is None
@@ -149,7 +150,7 @@ class _Finder:
     def _is_worth(self, tensor: Tensor, equal: Tensor) -> bool:
         """Return True for a result that the gradients read, as PyTorch saves it, where that spares a reduction or a
         second input; for few values behind a reduction; and for products, where they may be kept."""
-        n_elements = self._captured(tensor.n_elements)
+        n_elements = self._workload.size(tensor.n_elements)
         reductions, n_inputs = self._behind[tensor]
         if isinstance(tensor.definition, Buffer):
             return False
@@ -157,17 +158,17 @@ class _Finder:
             return tensor in self._direct and (bool(reductions) or n_inputs > 1)
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
-        return self._level == PRODUCTS and _n_terms(tensor, self._captured) is not None
+        return self._level == PRODUCTS and _n_terms(tensor, self._workload) is not None
 
 
-def _n_terms(tensor: Tensor, captured: Callable[[Index], int]) -> int | None:
+def _n_terms(tensor: Tensor, workload: Workload) -> int | None:
     """Return the terms of each element of a product of matrices, rounded to its type or not; None for other tensors."""
     definition = tensor.definition
     if isinstance(definition, Reduction):
         extents = (variable.extent for variable in definition.reduced)
-        return captured(product(extents)) if definition.contraction is not None else None
+        return workload.size(product(extents)) if definition.contraction is not None else None
     copied = _copied(tensor)
-    return _n_terms(copied, captured) if copied is not None else None
+    return _n_terms(copied, workload) if copied is not None else None
 
 
 def _copied(tensor: Tensor) -> Tensor | None:

@@ -25,14 +25,14 @@ from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Grou
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
-from kernel_lsp.generate.ir.sizes import captured_size, to_expression
+from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Buffer, Definition, Pointwise, Tensor
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
-from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.generate.scratch_reuse import with_shared_scratch
 from kernel_lsp.generate.structure import plan_structure
 from kernel_lsp.generate.structure_rewriter import StructurePlan
@@ -70,29 +70,22 @@ class OperationBuilder:
 
     task: Task
     choices: Choices
-    n_multiprocessors: int
+    workload: Workload
     fused: dict[object, FusedOperation]
     kernel_names: NamePool = field(default_factory=NamePool)
     functions: dict[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     """Numbers of the caller that the operations take as parameters."""
-    capability: tuple[int, int] = HOPPER
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
         return _OperationRenderer(self, name, lowered).render()
 
-    @property
-    def captured(self) -> dict[str, int]:
-        return {symbol.name: symbol.captured for symbol in self.task.symbols}
-
 
 class _OperationRenderer:
     def __init__(self, builder: OperationBuilder, name: str, lowered: LoweredGraph) -> None:
         self.builder, self.name, self.lowered = builder, name, lowered
-        plan = plan_structure(
-            lowered, builder.choices, self._captured, builder.n_multiprocessors, name, builder.capability
-        )
+        plan = plan_structure(lowered, builder.choices, builder.workload, name)
         fused = self._fused(plan)
         self.fused, self.results = fused.graph, fused.results
         self.scalars = self._scalars()
@@ -139,7 +132,7 @@ class _OperationRenderer:
             kept=tuple(self._parameter(self.results[name], name) for name in self.results if name not in returns),
         )
         stored = {self.names[tensor]: tensor for tensor in self._stored()}
-        plan = with_shared_scratch(plan, stored, self._captured)
+        plan = with_shared_scratch(plan, stored, self.builder.workload)
         own = distinct(kernels, functions)
         summary = self._summary(len(set(functions.values())), len(kernels))
         return RenderedOperation(plan, own, summary, all(group.is_valid for group in groups))
@@ -176,16 +169,13 @@ class _OperationRenderer:
         return names
 
     def _index_type(self) -> Literal["int", "long long"]:
-        sizes = [self._captured(tensor.n_elements) for tensor in self.names]
+        sizes = [self.builder.workload.size(tensor.n_elements) for tensor in self.names]
         return "int" if max(sizes, default=0) <= MAX_INT_ELEMENTS else "long long"
-
-    def _captured(self, size: Index) -> int:
-        return captured_size(size, self.builder.captured)
 
     def _rendered_groups(self) -> list[RenderedGroup]:
         """Render groups in launch order. Groups that share a launch become one."""
         groups = self.fused.groups
-        planner = LaunchPlanner(self.name, groups, self.builder.choices, self._captured, self.builder.n_multiprocessors)
+        planner = LaunchPlanner(self.name, groups, self.builder.choices, self.builder.workload)
         mode = planner.mode()
         threads = planner.threads(mode)
         rendered = [self._render_group(group, threads.get(position)) for position, group in enumerate(groups)]
@@ -220,12 +210,10 @@ class _OperationRenderer:
     def _render_group(self, group: Group, threads: int | None = None) -> RenderedGroup:
         renderer = GroupRenderer(
             choices=self.builder.choices,
-            captured=self._captured,
-            n_multiprocessors=self.builder.n_multiprocessors,
+            workload=self.builder.workload,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
             threads=threads,
-            capability=self.builder.capability,
         )
         return renderer.render(group, self._group_name(group))
 

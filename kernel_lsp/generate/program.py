@@ -15,13 +15,13 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
-from kernel_lsp.generate.ir.sizes import Sizes, captured_size
+from kernel_lsp.generate.ir.sizes import Sizes
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, are_long_products, find_kept, keep_attention, with_kept
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
-from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 from kernel_lsp.plan.printer import print_plan
 
 MAX_KNOB_ROUNDS = 4
@@ -32,13 +32,11 @@ reduction."""
 def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     """Lower the task. Raises TargetError that names the operator and the user's line for what no rule can do.
 
-    `gpu` is accepted for its number of multiprocessors (`n_sms`); without one an H200's is assumed for the
-    defaults of knobs, never for correctness.
+    Without a `gpu` the workload is an H200's.
     """
-    n_multiprocessors = int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS))
     try:
         forward, backward, fixed = _lowered(task)
-        program = Program(task, forward, backward, n_multiprocessors, fixed, capability=_capability(gpu))
+        program = Program(task, forward, backward, Workload.of(task, gpu), fixed)
         program.realize({})  # reports a failure to render before the search
     except KernelLspError:
         raise
@@ -53,7 +51,6 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     return program
 
 
-DEFAULT_MULTIPROCESSORS = 132
 FACTORS = ("mul", "div")
 
 
@@ -74,13 +71,12 @@ class Program:
     task: Task
     _forward: LoweredGraph
     _backward: LoweredGraph | None
-    n_multiprocessors: int
+    workload: Workload
     _fixed: frozenset[str] = frozenset()
     _fused: dict[object, FusedOperation] = field(default_factory=dict, repr=False, compare=False)
     _keeping: dict[int, tuple[LoweredGraph, LoweredGraph, bool]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    capability: tuple[int, int] = HOPPER
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -165,10 +161,9 @@ class Program:
         builder = OperationBuilder(
             self.task,
             choices,
-            self.n_multiprocessors,
+            self.workload,
             self._fused,
             numbers=frozenset().union(*(graph.numbers for graph in lowered)),
-            capability=self.capability,
         )
         names = (self.task.name, f"{self.task.name}_backward")
         return [builder.build(name, graph) for name, graph in zip(names, lowered, strict=False)]
@@ -190,8 +185,7 @@ class Program:
     def _keeps_long_products(self) -> bool:
         """Return True if all that the forward keeps in addition at the last level takes longer to compute again."""
         few, all_ = ([output.tensor for output in self._with_kept(level)[0].outputs] for level in (ROWS, PRODUCTS))
-        captured = {symbol.name: symbol.captured for symbol in self.task.symbols}
-        return are_long_products(set(all_).difference(few), lambda size: captured_size(size, captured))
+        return are_long_products(set(all_).difference(few), self.workload)
 
     def _with_kept(self, level: int) -> tuple[LoweredGraph, LoweredGraph, bool]:
         """Return both graphs at a level of `generate.kept`, and whether it keeps more than the levels below."""
@@ -201,10 +195,9 @@ class Program:
         if not self._keeping and (attention := keep_attention(self._forward, self._backward)) is not None:
             self._keeping.update({ROWS: (*attention, True), PRODUCTS: (*attention, False)})
         if level not in self._keeping:
-            captured = {symbol.name: symbol.captured for symbol in self.task.symbols}
-            taken = [*captured, *(argument.name for argument in self.task.arguments)]
+            taken = [*self.workload.sizes, *(argument.name for argument in self.task.arguments)]
             below = self._with_kept(level - 1)[1].given
-            kept = find_kept(self._forward, self._backward, lambda size: captured_size(size, captured), level, taken)
+            kept = find_kept(self._forward, self._backward, self.workload, level, taken)
             assert self.task.backward is not None
             backward = _lowered_graph(self.task, self.task.backward, self._fixed, kept.given)
             found = (with_kept(self._forward, kept), backward, backward.given != below)
@@ -223,12 +216,6 @@ def is_structural(knob: Knob) -> bool:
         "place",
         "attention",
     )
-
-
-def _capability(gpu: object | None) -> tuple[int, int]:
-    """Return the compute capability that kernels may use; an H200's where no GPU is named."""
-    architecture = getattr(gpu, "architecture", None)
-    return getattr(architecture, "capability", HOPPER)
 
 
 def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None, frozenset[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS
 from kernel_lsp.generate.ir.index import Index, divide_exactly, product
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.column_choices import clusters_of_lines
 from kernel_lsp.generate.schedule.row_choices import MAX_PART_BYTES
 
@@ -43,8 +44,7 @@ MIN_ROWS_BESIDE_OPERANDS = 4
 class RowSplits:
     """The parts that suit each reduction. `patterns` are those of all reductions, `live` all tensors of the graph."""
 
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
     live: Sequence[Tensor]
     patterns: list[tuple[tuple[str, Index], ...]] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class RowSplits:
         n_rows = self._size(product(variable.extent for variable in definition.variables))
         for n_leading in range(n_before, len(extents)) if kinds == ["r", "o", "r"] else range(1, len(extents)):
             n_parts, length = (self._size(product(part)) for part in (extents[:n_leading], extents[n_leading:]))
-            fills = n_rows * n_parts >= MIN_LINES_PER_MULTIPROCESSOR * self.n_multiprocessors
+            fills = n_rows * n_parts >= MIN_LINES_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
             if fills and 1 < n_parts <= MAX_ADDED_ROWS and length >= MIN_SPLIT_LENGTH:
                 return n_leading
         return 0
@@ -77,7 +77,7 @@ class RowSplits:
         n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
         if n_rows == 1:
             return n_columns >= MIN_BY_ROWS
-        fills = n_rows >= MIN_LINES_PER_MULTIPROCESSOR * self.n_multiprocessors
+        fills = n_rows >= MIN_LINES_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
         if_unwritten = not fills and n_rows * n_columns >= MIN_BY_ROWS
         if_written = self._is_beyond_chip(n_rows, n_columns)
         if not if_unwritten and not if_written:
@@ -92,7 +92,7 @@ class RowSplits:
     def _is_beyond_chip(self, n_rows: int, n_columns: int) -> bool:
         """Return True if no launch keeps a row on chip, or one with operands of its length leaves the L2 no room."""
         n_bytes = n_columns * self._widest(n_rows * n_columns)
-        if n_bytes > self.n_multiprocessors * MAX_CACHED_BYTES_PER_BLOCK:
+        if n_bytes > self.workload.n_multiprocessors * MAX_CACHED_BYTES_PER_BLOCK:
             return True
         has_operands = bool(self._sizes_of_arguments(n_columns))
         return has_operands and n_rows >= MIN_ROWS_BESIDE_OPERANDS and n_bytes > MAX_CLUSTER * MAX_PART_BYTES
@@ -102,7 +102,9 @@ class RowSplits:
         *rows, columns = (variable.extent for variable in definition.reduced)
         n_rows = self._size(product(rows))
         is_whole = definition.kind == "sum" and [kind for kind, _ in pattern_of(definition)] == ["r"]
-        fills = self.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
+        fills = (
+            self.workload.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
+        )
         return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
 
     def parts_beside_rows(self, definition: Reduction) -> int:
@@ -118,15 +120,17 @@ class RowSplits:
         if not any(list(other) == along for other in self.patterns):
             return 0
         most = n_column_sum_blocks(n_columns, self._widest(n_rows * n_columns)) if n_columns % 4 == 0 else 4
-        factors = [factor for factor in (8, 4, 2, 1) if most >= factor <= n_rows // (2 * self.n_multiprocessors)]
-        return self.n_multiprocessors * factors[0] if factors else 0
+        factors = [
+            factor for factor in (8, 4, 2, 1) if most >= factor <= n_rows // (2 * self.workload.n_multiprocessors)
+        ]
+        return self.workload.n_multiprocessors * factors[0] if factors else 0
 
     def lets_results_join(self, tensor: Tensor, definition: Reduction) -> bool:
         """Return True for a sum of rows that lie side by side and whose packs fill the GPU: results that read them too
         then save a pass over memory."""
         is_plain = definition.kind == "sum" and tensor.dtype in (DType.F32, DType.F16, DType.BF16)
         n_rows = self._size(product(variable.extent for variable in definition.variables))
-        is_by_packs = n_rows % 8 == 0 and n_rows >= MIN_JOINED_ROWS * self.n_multiprocessors
+        is_by_packs = n_rows % 8 == 0 and n_rows >= MIN_JOINED_ROWS * self.workload.n_multiprocessors
         return is_plain and is_by_packs and pattern_of(definition)[-1][0] == "o"
 
     def is_of_lines(self, definition: Reduction) -> bool:
@@ -154,11 +158,11 @@ class RowSplits:
         if not n_rows or n_columns < MIN_SPLIT_COLUMNS // 4:
             return 1
         if pattern[-1][0] == "r":
-            if n_columns < MIN_SPLIT_COLUMNS or n_rows >= self.n_multiprocessors:
+            if n_columns < MIN_SPLIT_COLUMNS or n_rows >= self.workload.n_multiprocessors:
                 return 1
-            wanted = min(4 * self.n_multiprocessors // n_rows, n_columns // MIN_SPLIT_LENGTH)
+            wanted = min(4 * self.workload.n_multiprocessors // n_rows, n_columns // MIN_SPLIT_LENGTH)
         else:
-            wanted = min(self.n_multiprocessors * 64 // n_rows, n_columns // 256)
+            wanted = min(self.workload.n_multiprocessors * 64 // n_rows, n_columns // 256)
         return _power_of_two(wanted)
 
     def _is_stored(self, tensor: Tensor) -> bool:
@@ -191,7 +195,7 @@ class RowSplits:
         return [tensor.dtype.itemsize for tensor in arguments if self._size(tensor.n_elements) == n_elements]
 
     def _size(self, size: Index) -> int:
-        return self.captured(size)
+        return self.workload.size(size)
 
 
 def _power_of_two(value: int) -> int:

@@ -5,12 +5,13 @@ SqueezeNet's intermediates at batch 64 take 9.9 GB one beside the other, and 2.1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.plan import LibraryStep, Operation, touched
-from kernel_lsp.generate.ir.index import Index, is_nonnegative
+from kernel_lsp.generate.ir.index import is_nonnegative
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.plan.renaming import with_names
 
 MIN_BYTES = 1 << 30
@@ -30,12 +31,10 @@ class _Holder:
         return is_free and is_large
 
 
-def with_shared_scratch(
-    operation: Operation, stored: Mapping[str, Tensor], captured: Callable[[Index], int]
-) -> Operation:
+def with_shared_scratch(operation: Operation, stored: Mapping[str, Tensor], workload: Workload) -> Operation:
     """Return the operation with fewer scratch tensors: `stored` are those that may share, by name. The largest come
     first, so that smaller ones find a place in them."""
-    n_bytes = {name: captured(tensor.n_elements) * tensor.dtype.itemsize for name, tensor in stored.items()}
+    n_bytes = {name: workload.size(tensor.n_elements) * tensor.dtype.itemsize for name, tensor in stored.items()}
     if sum(n_bytes.values()) < MIN_BYTES:
         return operation
     uses = _uses(operation)

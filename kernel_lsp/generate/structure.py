@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -25,6 +25,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
     pattern_of,
 )
+from kernel_lsp.generate.ir.workload import AMPERE, HOPPER, Workload
 from kernel_lsp.generate.library import (
     LibraryPlan,
     attention_plan,
@@ -41,7 +42,7 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.split_choice import fill_by_register_tiles, parts_of_register_tiles
-from kernel_lsp.generate.schedule.tensor_core_knobs import AMPERE, HOPPER, MIN_TERMS_OF_PART, PARTS, default_parts
+from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_rewriter import StructurePlan
 from kernel_lsp.generate.sums import find_moments, flat_sum, with_pointwise_inlined
 
@@ -88,16 +89,14 @@ SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 def plan_structure(
     lowered: LoweredGraph,
     choices: Choices,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
     operation: str,
-    capability: tuple[int, int],
 ) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
-    rows = RowSplits(captured, n_multiprocessors, live)
-    planner = _Planner(choices, captured, n_multiprocessors, operation, live, frozenset(outputs), capability, rows)
+    rows = RowSplits(workload, live)
+    planner = _Planner(choices, workload, operation, live, frozenset(outputs), rows)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     for family in find_gradients(live, lowered.attention):
@@ -126,12 +125,10 @@ def plan_structure(
 @dataclass
 class _Planner:
     choices: Choices
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
     operation: str
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
-    capability: tuple[int, int]
     rows: RowSplits
     contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
@@ -245,7 +242,7 @@ class _Planner:
 
     def _joins_longer_rows(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Return True if a cluster that keeps a longer row on chip also finds the sums of its lines."""
-        if tensor in self.outputs or self.capability < HOPPER or not self.rows.is_of_lines(definition):
+        if tensor in self.outputs or self.workload.capability < HOPPER or not self.rows.is_of_lines(definition):
             return False
         what = "sums of the lines of longer rows, in their kernel"
         return bool(self.choices.pick_int(f"{name}.of_lines", (0, 1), 1, what))
@@ -309,13 +306,13 @@ class _Planner:
         if way == "tensor_cores":
             default = self._default_parts(tensor, definition, values)
         else:
-            default = parts_of_register_tiles(tensor, definition, values, self.captured, self.n_multiprocessors)
+            default = parts_of_register_tiles(tensor, definition, values, self.workload)
         return self.choices.pick_int(f"{name}.parts", values, default, "parts of each sum that blocks compute")
 
     def _parts_offered(self, tensor: Tensor, definition: Reduction) -> list[int]:
         """Return the numbers of parts that divide the first summed dim and leave each enough terms."""
         contraction = definition.contraction
-        is_few = self._size(tensor.n_elements) < MAX_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
+        is_few = self._size(tensor.n_elements) < MAX_RESULTS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
         if contraction is None or contraction.phases is not None or not is_few:
             return [1]
         first = self._size(definition.reduced[0].extent)
@@ -332,7 +329,7 @@ class _Planner:
         )
         n_terms = self._size(product(variable.extent for variable in definition.reduced))
         factors, sizes = (contraction.left, contraction.right), (rows, columns, n_terms, batch)
-        return default_parts(factors, sizes, operand, self.n_multiprocessors, self.capability, values)
+        return default_parts(factors, sizes, operand, self.workload, values)
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
@@ -366,13 +363,13 @@ class _Planner:
         )
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
             parts = self._default_parts(tensor, definition, self._parts_offered(tensor, definition))
-            is_few = n_results * parts < MIN_RESULTS_PER_MULTIPROCESSOR * self.n_multiprocessors
+            is_few = n_results * parts < MIN_RESULTS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
             return "library" if plan is not None and is_few else "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             offered = self._parts_offered(tensor, definition)
-            fills = fill_by_register_tiles(tensor, definition, offered, self.captured, self.n_multiprocessors)
+            fills = fill_by_register_tiles(tensor, definition, offered, self.workload)
             has_tiles = min(n_rows, n_columns) >= MIN_REGISTER_TILE
             return "register_tiles" if has_tiles and (fills or run_along(factors, definition.reduced)) else "rows"
         if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
@@ -385,7 +382,7 @@ class _Planner:
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
         """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""
         assert definition.contraction is not None
-        return operand_type(tensor, definition.contraction) if self.capability >= AMPERE else None
+        return operand_type(tensor, definition.contraction) if self.workload.capability >= AMPERE else None
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Split few long rows over blocks; a second kernel combines their results."""
@@ -402,7 +399,7 @@ class _Planner:
         default = beside_rows or (1 if is_shared else usual)
         values = sorted({1, max(1, usual // 2), usual, min(MAX_SPLIT, 2 * usual), 8, 64})
         if beside_rows:
-            values = sorted({1, *(self.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
+            values = sorted({1, *(self.workload.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
             self.splits.append((tensor, split))
@@ -494,4 +491,4 @@ class _Planner:
         return True
 
     def _size(self, size: Index) -> int:
-        return self.captured(size)
+        return self.workload.size(size)

@@ -78,9 +78,9 @@ from kernel_lsp.generate.fusion.groups import (
     ScatterGroup,
     one_floating_type,
 )
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.column_choices import (
@@ -101,7 +101,6 @@ from kernel_lsp.generate.schedule.split_choice import (
     steps_of,
 )
 from kernel_lsp.generate.schedule.tensor_core_knobs import (
-    HOPPER,
     default_schedule,
     pick_schedule,
     render_windows,
@@ -130,16 +129,13 @@ class RenderedGroup:
 
 @dataclass(frozen=True)
 class GroupRenderer:
-    """Renders groups of one operation. `captured` evaluates a size at the capture; `threads` is the size of every block
-    where groups share a launch."""
+    """Renders groups of one operation. `threads` is the size of every block where groups share a launch."""
 
     choices: Choices
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
     new_kernel: Callable[[str, Sequence[str]], KernelWriter]
     tensor_names: Mapping[Tensor, str]
     threads: int | None = None
-    capability: tuple[int, int] = HOPPER
 
     def render(self, group: Group, name: str) -> RenderedGroup:
         """Pick the knobs of the group and render it."""
@@ -190,15 +186,15 @@ class GroupRenderer:
 
     def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
-        n_terms = self.captured(group.k.extent)
-        sizes = (self.captured(group.m.extent), self.captured(group.n.extent) * self.captured(group.batch.extent))
-        default = default_split_schedule(*sizes, n_terms, self.n_multiprocessors, self.threads)
-        default = default if self.capability >= HOPPER else replace(default, cluster=1)
+        n_terms = self.workload.size(group.k.extent)
+        n_rows, n_columns = map(self.workload.size, (group.m.extent, group.n.extent * group.batch.extent))
+        default = default_split_schedule(n_rows, n_columns, n_terms, self.workload, self.threads)
+        default = default if self.workload.capability >= HOPPER else replace(default, cluster=1)
         pick = self.choices.pick_int
         shape = self.choices.pick(
             f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread"
         )
-        clusters = (1,) if self.threads or self.capability < HOPPER else (1, 2, 4, 8)
+        clusters = (1,) if self.threads or self.workload.capability < HOPPER else (1, 2, 4, 8)
         cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
         threads_values = (self.threads,) if self.threads else (128, 256, 512)
         threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
@@ -212,11 +208,11 @@ class GroupRenderer:
 
     def _register_tiles(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, register_tiles.LOCAL_NAMES)
-        n_results = self.captured(group.m.extent) * self.captured(group.n.extent) * self.captured(group.batch.extent)
-        default_tile = "8x8" if n_results >= 64 * self.n_multiprocessors // 2 else "4x8"
+        n_results = self.workload.size(group.m.extent * group.n.extent * group.batch.extent)
+        default_tile = "8x8" if n_results >= 64 * self.workload.n_multiprocessors // 2 else "4x8"
         tile = self.choices.pick(f"{kernel.name}.sums", ("4x8", "8x4", "8x8"), default_tile, "sums per thread")
         tile_m, tile_n = map(int, str(tile).split("x"))
-        n_terms, dtype = self.captured(group.k.extent), group.tensor.dtype
+        n_terms, dtype = self.workload.size(group.k.extent), group.tensor.dtype
         values = (self.threads,) if self.threads else sharing_threads(n_terms)
         in_one_round = (n for n in values if 4 * n >= n_terms)
         fitting = (n for n in in_one_round if is_valid_register_tile(RegisterTileSchedule(tile_m, tile_n, n), dtype))
@@ -232,16 +228,17 @@ class GroupRenderer:
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
-        if self.capability == HOPPER:
-            sizes = (self.captured, self.n_multiprocessors)
-            if kernels := render_windows(self.choices, self.new_kernel, kernel, group, *sizes, self._written(group)):
+        if self.workload.capability == HOPPER:
+            written = self._written(group)
+            kernels = render_windows(self.choices, self.new_kernel, kernel, group, self.workload, written)
+            if kernels:
                 return RenderedGroup(kernels)
-        default = default_schedule(group, self.captured, self.n_multiprocessors, self.capability)
-        schedule = pick_schedule(self.choices, kernel.name, group, default, capability=self.capability)
-        renderer = tensor_core_renderer(kernel, group, schedule, self.captured)
+        default = default_schedule(group, self.workload)
+        schedule = pick_schedule(self.choices, kernel.name, group, default, self.workload)
+        renderer = tensor_core_renderer(kernel, group, schedule, self.workload)
         is_valid = renderer.is_valid
         if not is_valid:
-            renderer = tensor_core_renderer(kernel, group, default, self.captured)
+            renderer = tensor_core_renderer(kernel, group, default, self.workload)
         comment = tensor_core_comment(group, renderer.schedule, self._written(group))
         return RenderedGroup((renderer.render(comment),), is_valid=is_valid)
 
@@ -252,11 +249,11 @@ class GroupRenderer:
         return "them" if is_plain else f"{' and '.join(names)} from them"
 
     def _default_tiles(self, group: ContractionGroup) -> TileSchedule:
-        n_rows, n_columns = self.captured(group.m.extent), self.captured(group.n.extent)
-        n_batch = max(1, self.captured(group.batch.extent))
+        n_rows, n_columns = self.workload.size(group.m.extent), self.workload.size(group.n.extent)
+        n_batch = max(1, self.workload.size(group.batch.extent))
         for tile_m, tile_n, thread in ((128, 128, 8), (64, 64, 4), (32, 32, 2)):
             n_blocks = -(-n_rows // tile_m) * -(-n_columns // tile_n) * n_batch
-            if n_blocks >= self.n_multiprocessors and n_rows >= tile_m and n_columns >= tile_n:
+            if n_blocks >= self.workload.n_multiprocessors and n_rows >= tile_m and n_columns >= tile_n:
                 return TileSchedule(tile_m, tile_n, 16 if tile_m == 128 else 32, thread, thread)
         if n_columns <= 16 < n_rows:
             return TileSchedule(64, 16, 16, 4, 2)
@@ -267,25 +264,21 @@ class GroupRenderer:
     def _attention(self, group: AttentionGroup | AttentionGradientGroup, name: str) -> RenderedGroup:
         if isinstance(group, AttentionGroup):
             kernel = self.new_kernel(name, (*attention.LOCAL_NAMES, *warpgroup_attention.LOCAL_NAMES))
-            text, is_valid = choose_attention(
-                kernel, group, self.choices, self.captured, self.n_multiprocessors, self.capability
-            )
+            text, is_valid = choose_attention(kernel, group, self.choices, self.workload)
         else:
             kernel = self.new_kernel(name, (*attention_gradients.LOCAL_NAMES, *warpgroup_gradients.LOCAL_NAMES))
-            text, is_valid = choose_gradient(
-                kernel, group, self.choices, self.captured, self.n_multiprocessors, self.capability
-            )
+            text, is_valid = choose_gradient(kernel, group, self.choices, self.workload)
         return RenderedGroup((text,), is_valid=is_valid)
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
-        default = default_scan_schedule(group, self.captured, self.n_multiprocessors)
+        default = default_scan_schedule(group, self.workload)
         pick = self.choices.pick_int
         is_row = group.is_column_contiguous
         schedule = ScanSchedule(
             pick(f"{kernel.name}.threads", SCAN_THREADS[is_row], default.threads, "threads that share a row"),
             pick(f"{kernel.name}.rows", (1, 4, 8) if is_row else (8, 16, 32), default.rows, "rows per block"),
-            pick(f"{kernel.name}.vector", scan_widths(group, self.captured), default.vector, "elements per load"),
+            pick(f"{kernel.name}.vector", scan_widths(group, self.workload), default.vector, "elements per load"),
             pick(f"{kernel.name}.items", (1, 2, 4, 8, 16), default.items, "loads per thread and tile"),
             bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
         )
@@ -302,7 +295,7 @@ class GroupRenderer:
     ) -> tuple[RenderedKernel, RenderedKernel]:
         """Return a kernel with packs where they divide the rows, and one with single elements for all other sizes."""
         divides_evenly = main.conditions[0]
-        single = single_element_schedule(group, schedule, self.captured)
+        single = single_element_schedule(group, schedule, self.workload)
         other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
         rest = render_scan(other, group, single, scan_comment(group, single))
         return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
@@ -325,7 +318,7 @@ class GroupRenderer:
     def _row_scatter(self, group: RowScatterGroup, name: str) -> RenderedGroup:
         link = self.new_kernel(f"{name}_link", scatter.LOCAL_NAMES)
         gather = self.new_kernel(name, scatter.LOCAL_NAMES)
-        found = choose_row_scatter(self.choices, gather.name, group, self.captured)
+        found = choose_row_scatter(self.choices, gather.name, group, self.workload)
         written = ", ".join(self.tensor_names[store.tensor] for store in group.stores)
         comment = f"One thread per pack of a row adds up its updates, chain by chain. Writes {written}."
         return RenderedGroup(render_row_scatter(link, gather, group, found, comment))
@@ -336,7 +329,7 @@ class GroupRenderer:
         kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
         layer = Recurrence(group.tensor, group.routine)
         values = [blocks for blocks in (8, 4, 2, 1) if layer.is_valid(blocks, 1)]
-        if not values or self.capability < HOPPER:
+        if not values or self.workload.capability < HOPPER:
             values = [1]
         blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
         n_parts = [parts for parts in (8, 16, 4, 32, 2, 1) if layer.is_valid(blocks, parts)]
@@ -353,7 +346,7 @@ class GroupRenderer:
         (source,) = group.routine.operands
         kernel = self.new_kernel(name, order.LOCAL_NAMES)
         rows = SortedRows(group.tensor, source, group.routine.kind == "descending")
-        capacity = sort_capacity(self.captured(rows.length), source.dtype)
+        capacity = sort_capacity(self.workload.size(rows.length), source.dtype)
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
         leading = leading_capacity(rows.places.shape[-1].constant, source.dtype, threads)
@@ -369,10 +362,10 @@ class GroupRenderer:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
-        chooser = ElementChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads)
+        chooser = ElementChooser(self.choices, self.workload, group, self.threads)
         schedule = chooser.choose(kernel.name)
         comment = f"{element_comment(schedule)} {self._reads_and_writes(group)}"
-        return RenderedGroup((render_elementwise(kernel, group, schedule, comment, self.captured),))
+        return RenderedGroup((render_elementwise(kernel, group, schedule, comment, self.workload),))
 
     def _boxes(self, group: ElementwiseGroup) -> list[tuple[int, ...]]:
         """Return the candidate boxes of elements per thread where each takes a loop; none for plain elementwise
@@ -384,12 +377,12 @@ class GroupRenderer:
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
         """Render a box per thread; None where the schedule wants an element per thread."""
         single = (1,) * len(group.shape)
-        default = default_box(group, self.captured, self.n_multiprocessors) or single
+        default = default_box(group, self.workload) or single
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
         pick = self.choices.pick_int
-        fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.captured, threads)]
+        fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.workload, threads)]
         if box == single and not pick(f"{name}.planes", (0, 1) if fitting else (0,), 0, "blocks in planes"):
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
@@ -401,10 +394,10 @@ class GroupRenderer:
             f"{kernel.name}.planes", (0, 1) if len(box) > 2 else (0,), int(threads in fitting), "blocks in planes"
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
-        is_worth_it = self.captured(group.position.extent) >= MIN_PACKED_BOXES
+        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
         packs = pick(f"{kernel.name}.packs", (0, 1), int(is_worth_it), "rows of boxes and windows are loads of packs")
-        captured = self.captured if packs else None
-        text = render_boxes(kernel, group, box, threads, comment, planes=bool(planes), captured=captured)
+        workload = self.workload if packs else None
+        text = render_boxes(kernel, group, box, threads, comment, planes=bool(planes), workload=workload)
         return RenderedGroup((text,))
 
     def _reads_and_writes(self, group: ElementwiseGroup) -> str:
@@ -419,28 +412,28 @@ class GroupRenderer:
         if group.line_sums:
             return self._line_sums(group, name)
         kernel = self.new_kernel(name, rows.LOCAL_NAMES)
-        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
+        chooser = RowChooser(self.choices, self.workload, group, self.threads)
         chosen = chooser.choose(kernel.name)
         if kernel.uses_intrinsics and chooser.takes_exponentials():
             kernel.quick_type = one_floating_type(group)
         if chosen.schedule.vector > 1 and not group.is_column_contiguous:
-            packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.captured)
+            packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.workload)
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
-        group = with_lines(group, chosen.schedule.vector, self.captured)
+        group = with_lines(group, chosen.schedule.vector, self.workload)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)
 
     def _line_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *line_rows.LOCAL_NAMES))
-        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, None, self.capability)
+        chooser = RowChooser(self.choices, self.workload, group, None)
         chosen = choose_lines(chooser, kernel.name)
         text = LineRowRenderer(kernel, group, chosen.schedule).render(line_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)
 
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
-        chooser = RowChooser(self.choices, self.captured, self.n_multiprocessors, group, self.threads, self.capability)
+        chooser = RowChooser(self.choices, self.workload, group, self.threads)
         chosen = choose_column_sums(chooser, kernel.name)
         comment = column_sum_comment(chosen.schedule, [self.tensor_names[entry.tensor] for entry in group.column_sums])
         text = ColumnSumRenderer(kernel, group, chosen.schedule).render(comment)

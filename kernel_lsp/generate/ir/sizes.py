@@ -13,7 +13,6 @@ from kernel_lsp.core.expression import (
     ExpressionError,
     Name,
     Unary,
-    evaluate_int,
 )
 from kernel_lsp.core.expression_rules import binary, call
 from kernel_lsp.generate.ir.index import (
@@ -95,11 +94,6 @@ class Sizes:
         while name in taken:
             name += "_"
         return name
-
-
-def captured_size(size: Index, captured: Mapping[str, int]) -> int:
-    """Return a size where the dims have these values."""
-    return evaluate_int(to_expression(size), captured)
 
 
 def to_expression(index: Index) -> Expression:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernel_lsp.generate.codegen.attention.attention import (
@@ -30,9 +30,8 @@ from kernel_lsp.generate.codegen.attention.warpgroup_gradients import (
 )
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 
 _GRADIENT_COMMENTS = {
     "statistics": "Finds the logarithm of the sum of exponentials of each query's scores, and the sum of its "
@@ -47,22 +46,20 @@ def choose_attention(
     kernel: KernelWriter,
     group: AttentionGroup,
     choices: Choices,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
-    capability: tuple[int, int],
+    workload: Workload,
 ) -> tuple[RenderedKernel, bool]:
     """Return the kernel of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
-    of_groups = warpgroup_schedules(group) if capability == HOPPER else ()
+    of_groups = warpgroup_schedules(group) if workload.capability == HOPPER else ()
     name = kernel.name
     if group.log_sums is not None:  # as the gradients that read them: `wgmma` and `mma.sync` need not round alike
         name = kernel.tensor_names[group.log_sums.tensor]
         of_groups = of_groups if are_tiles(group.value.dtype, group.head, group.n) else ()
     if of_groups:
-        fills = blocks_of_queries(group, of_groups[0], captured) >= n_multiprocessors
+        fills = blocks_of_queries(group, of_groups[0], workload) >= workload.n_multiprocessors
         if pick(f"{name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
             return _by_warpgroups(kernel, group, choices, of_groups), True
-    default = default_attention_schedule(group, captured, n_multiprocessors)
+    default = default_attention_schedule(group, workload)
     schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, "warps per block, of 16 queries each"),
         pick(f"{kernel.name}.keys", (16, 32, 64, 128), default.columns, "keys per tile"),
@@ -101,21 +98,19 @@ def choose_gradient(
     kernel: KernelWriter,
     group: AttentionGradientGroup,
     choices: Choices,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
-    capability: tuple[int, int],
+    workload: Workload,
 ) -> tuple[RenderedKernel, bool]:
     """Return a kernel of the gradients of an attention, and True if its schedule is supported as it was chosen."""
     pick = choices.pick_int
-    of_groups = warpgroup_gradient_schedule(group) if capability == HOPPER else None
-    if of_groups and _uses_warpgroups(kernel, group, choices, captured, n_multiprocessors):
+    of_groups = warpgroup_gradient_schedule(group) if workload.capability == HOPPER else None
+    if of_groups and _uses_warpgroups(kernel, group, choices, workload):
         of_groups = _with_copying(kernel, choices, of_groups)
         comment = (
             f"{_GRADIENT_COMMENTS[group.kind]} Blocks of {of_groups.warps * 16} go over the others, "
             f"{of_groups.columns} at a time: three TF32 products stand for one of f32; scores are computed again."
         )
         return WarpgroupGradientRenderer(kernel, group, of_groups).render(comment), True
-    default = default_gradient_schedule(group, captured, n_multiprocessors)
+    default = default_gradient_schedule(group, workload)
     rows, columns = ("queries", "keys") if group.is_by_query else ("keys", "queries")
     schedule = TileSchedule(
         pick(f"{kernel.name}.warps", (1, 2, 4, 8), default.warps, f"warps per block, of 16 {rows} each"),
@@ -134,11 +129,10 @@ def _uses_warpgroups(
     kernel: KernelWriter,
     group: AttentionGradientGroup,
     choices: Choices,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
 ) -> bool:
     """Decide for all kernels that share the statistics: `wgmma` and `mma.sync` need not round alike, and where scores
     are large, probabilities are the exponential of their difference."""
     knob = f"{kernel.tensor_names[group.statistics[0].tensor]}.warpgroups"
-    fills = blocks_of_queries_of(group, captured) >= n_multiprocessors
+    fills = blocks_of_queries_of(group, workload) >= workload.n_multiprocessors
     return bool(choices.pick_int(knob, (0, 1), int(fills), "four warps multiply together, by wgmma"))

@@ -62,7 +62,7 @@ def _schedule(chooser: RowChooser, schedule: RowSchedule) -> RowSchedule:
     too small."""
     is_open = chooser.group.column.extent.constant is None
     items = -(-chooser.n_columns // (schedule.threads * schedule.vector)) if is_open else 0
-    n_blocks = min(_n_parts(chooser) // chooser.n_multiprocessors, MAX_RESIDENT_THREADS // schedule.threads)
+    n_blocks = min(_n_parts(chooser) // chooser.workload.n_multiprocessors, MAX_RESIDENT_THREADS // schedule.threads)
     found = replace(schedule, items=items, resident=max(1, n_blocks) if schedule.staged else 1)
     return found if not found.staged or _can_stage(chooser, found) else replace(found, staged=False, resident=1)
 
@@ -90,7 +90,7 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
     """Return the default schedule: the next row staged, by as many threads as the number of parts leaves to each block;
     else as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8 bytes."""
     if STAGED_VECTOR in widths:
-        per_block = COLUMN_SUM_THREADS * chooser.n_multiprocessors // _n_parts(chooser)
+        per_block = COLUMN_SUM_THREADS * chooser.workload.n_multiprocessors // _n_parts(chooser)
         threads = max(64, _power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.n_columns // STAGED_VECTOR)))
         staged = _schedule(chooser, RowSchedule(threads, 1, STAGED_VECTOR, True, staged=True))
         if staged.staged and _is_valid(chooser.group, staged, chooser):
@@ -133,9 +133,9 @@ def choose_lines(chooser: RowChooser, kernel: str) -> ChosenRows:
     group, pick = chooser.group, chooser.choices.pick_int
     assert group.line is not None
     assert group.line_number is not None
-    length, n_lines = chooser.captured(group.line), group.line_number.extent.constant or 1
-    n_elements = chooser.captured(group.row.extent) * chooser.n_columns
-    of_row = [read for read in chooser.reads_of_row() if chooser.captured(read.tensor.n_elements) >= n_elements]
+    length, n_lines = chooser.workload.size(group.line), group.line_number.extent.constant or 1
+    n_elements = chooser.workload.size(group.row.extent) * chooser.n_columns
+    of_row = [read for read in chooser.reads_of_row() if chooser.workload.size(read.tensor.n_elements) >= n_elements]
     element_bytes = sum(access.dtype.itemsize for access in of_row)
     widths = [width for width in chooser.widths() if length % width == 0] or [1]
     default_width = max(width for width in widths if width * chooser.widest <= MAX_PACK_BYTES or width == 1)

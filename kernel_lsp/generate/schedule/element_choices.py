@@ -3,7 +3,7 @@ rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule
@@ -12,9 +12,10 @@ from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, 
 from kernel_lsp.generate.codegen.elements.scatter import RowScatterSchedule
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.index import Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Loop, accesses, indirect_scalars, nodes
 from kernel_lsp.generate.ir.sizes import divides
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES
 
@@ -45,12 +46,11 @@ SHARED_LINES = 8
 
 @dataclass(frozen=True)
 class ElementChooser:
-    """Chooses the schedule of one elementwise group. `captured` evaluates a size at the capture; `threads` is the size
-    of every block where groups share a launch."""
+    """Chooses the schedule of one elementwise group. `threads` is the size of every block where groups share
+    a launch."""
 
     choices: Choices
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
     group: ElementwiseGroup
     threads: int | None = None
 
@@ -64,7 +64,7 @@ class ElementChooser:
             f"{kernel}.threads", (64, 128, 256, 512, 1024), default_threads, "threads per block"
         )
         vector = pick(f"{kernel}.vector", widths, default_width, "neighbouring elements per thread")
-        if self.threads is None and vector > 1 and (shared := shared_axis(group, self.captured, vector)) is not None:
+        if self.threads is None and vector > 1 and (shared := shared_axis(group, self.workload, vector)) is not None:
             what = "lines per thread, which share the packs of an operand"
             lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), self._default_lines(shared, vector), what)
             if lines > 1:
@@ -72,15 +72,15 @@ class ElementChooser:
                 return ElementwiseSchedule(
                     threads, vector, lines, bool(streaming), shared, self._fits_height(shared, threads * vector), True
                 )
-        axis = line_axis(group, self.captured, vector)
+        axis = line_axis(group, self.workload, vector)
         default_unroll = self._default_unroll(vector)
-        if axis is not None and self.captured(product(group.shape[axis:])) < threads * vector * default_unroll:
+        if axis is not None and self.workload.size(product(group.shape[axis:])) < threads * vector * default_unroll:
             default_unroll = 1
         unroll = pick(f"{kernel}.unroll", (1, 2, 4, 8), default_unroll, "elements or packs per thread")
         streaming = pick(f"{kernel}.streaming", (0, 1), 0, "evict early what is used once")
         if axis is not None and not pick(f"{kernel}.lines", (0, 1), 1, "a block has one line"):
             axis = None
-        has_many = axis is not None and self.captured(product(group.shape[:axis])) >= MANY_LINES
+        has_many = axis is not None and self.workload.size(product(group.shape[:axis])) >= MANY_LINES
         return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
 
     def _looks_up(self) -> bool:
@@ -91,12 +91,12 @@ class ElementChooser:
     def _fits_height(self, axis: int, per_block: int) -> bool:
         """Return True if a grid's height has room for the blocks of a line. The blocks that share an operand then run
         one after the other: a layer norm of 16 rows of 16 MB took 218 us on an H200 line after line, 212 us so."""
-        return self.captured(product(self.group.shape[axis:])) <= per_block * MAX_GRID_YZ
+        return self.workload.size(product(self.group.shape[axis:])) <= per_block * MAX_GRID_YZ
 
     def _default_lines(self, axis: int, vector: int) -> int:
         """Return the lines per thread that leave the GPU enough threads."""
         shape = self.group.shape
-        n_lines, length = self.captured(product(shape[:axis])), self.captured(product(shape[axis:]))
+        n_lines, length = self.workload.size(product(shape[:axis])), self.workload.size(product(shape[axis:]))
         lines = SHARED_LINES
         while lines > 1 and (n_lines < lines or length // vector * -(-n_lines // lines) < self._n_filling):
             lines //= 2
@@ -105,13 +105,13 @@ class ElementChooser:
     @property
     def _n_filling(self) -> int:
         """Return the number of threads that fill the GPU."""
-        return self.n_multiprocessors * 2048
+        return self.workload.n_multiprocessors * 2048
 
     def _default_unroll(self, vector: int) -> int:
         """Return the default unroll. Several independent loads per thread keep the memory busy; many tensors at once do
         so without (AdamW of bf16, four inputs and three results: 245 us with packs alone, 293 us with two each)."""
         loops = [node for node in nodes(*(store.scalar for store in self.group.stores)) if isinstance(node, Loop)]
-        is_large = self.captured(self.group.position.extent) >= 4 * self._n_filling
+        is_large = self.workload.size(self.group.position.extent) >= 4 * self._n_filling
         if vector > 1:
             reads = list(accesses(*(store.scalar for store in self.group.stores)))
             is_packed = all(access.mask is None for access in reads)
@@ -120,16 +120,16 @@ class ElementChooser:
             return 2 if is_large and is_packed and is_few else 1
         if not is_large or len(loops) > 1:
             return 1
-        n_terms = self.captured(product(variable.extent for loop in loops for variable in loop.loop_variables))
+        n_terms = self.workload.size(product(variable.extent for loop in loops for variable in loop.loop_variables))
         if not loops:
             return MAX_GATHERED_WIDTH if self._is_gathered() else 4
         return WINDOW_UNROLL if n_terms <= MAX_WINDOW else 1
 
     def _element_bytes(self) -> int:
         """Return the bytes that each element reads of tensors as large as the result."""
-        n_results = self.captured(self.group.position.extent)
+        n_results = self.workload.size(self.group.position.extent)
         read = {access.tensor for store in self.group.stores for access in accesses(store.scalar)}
-        large = (tensor for tensor in read if self.captured(tensor.n_elements) * MAX_SMALL_SHARE >= n_results)
+        large = (tensor for tensor in read if self.workload.size(tensor.n_elements) * MAX_SMALL_SHARE >= n_results)
         return sum(tensor.dtype.itemsize for tensor in large)
 
     def _n_tensors(self) -> int:
@@ -141,7 +141,7 @@ class ElementChooser:
         scalars = [store.scalar for store in self.group.stores]
         if any(isinstance(node, Loop) for node in nodes(*scalars)):
             return False
-        size = self.captured(self.group.position.extent)
+        size = self.workload.size(self.group.position.extent)
         narrowest = min(store.tensor.dtype.itemsize for store in self.group.stores)
         return size > 0 and size % width == 0 and narrowest * width <= MAX_PACK_BYTES
 
@@ -150,7 +150,7 @@ class ElementChooser:
         widest = max(store.tensor.dtype.itemsize for store in self.group.stores)
         # Loads of single 16-bit elements cost as many instructions as those of 32 bits.
         n_worth = -(-LARGE_BYTES // max(widest, 4))
-        n_threads, size = self.n_multiprocessors * 512, self.captured(self.group.position.extent)
+        n_threads, size = self.workload.n_multiprocessors * 512, self.workload.size(self.group.position.extent)
         most = MAX_GATHERED_WIDTH if self._is_gathered() else MAX_PACK_BYTES
         fitting = [
             width
@@ -171,8 +171,8 @@ class ElementChooser:
         scalars = [store.scalar for store in packing.substituted(self.group.stores, self.group.position)]
         packed = set(find_packed(scalars, packing))
         single = [a for a in accesses(*scalars) if packing.lane in a.variables and a.mask is None and a not in packed]
-        n_results = self.captured(self.group.position.extent)
-        large = [a for a in single if self.captured(a.tensor.n_elements) * MAX_SMALL_SHARE >= n_results]
+        n_results = self.workload.size(self.group.position.extent)
+        large = [a for a in single if self.workload.size(a.tensor.n_elements) * MAX_SMALL_SHARE >= n_results]
         return len(large) >= MIN_GATHERED
 
 
@@ -188,11 +188,9 @@ def element_comment(schedule: ElementwiseSchedule) -> str:
 MAX_THREADS = 256
 
 
-def choose_row_scatter(
-    choices: Choices, kernel: str, group: RowScatterGroup, captured: Callable[[Index], int]
-) -> RowScatterSchedule:
+def choose_row_scatter(choices: Choices, kernel: str, group: RowScatterGroup, workload: Workload) -> RowScatterSchedule:
     """Read the knobs of `kernel`: packs of 16 bytes, and as many threads as a row has packs, by default."""
-    n_columns = captured(group.column.extent)
+    n_columns = workload.size(group.column.extent)
     read = [a.dtype.itemsize for a in accesses(group.value) if group.column in a.variables]
     widest = max([*read, *(store.tensor.dtype.itemsize for store in group.stores)])
     widths = [width for width in (1, 2, 4, 8) if n_columns % width == 0 and width * widest <= MAX_PACK_BYTES]

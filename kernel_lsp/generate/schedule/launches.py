@@ -16,9 +16,9 @@ from kernel_lsp.generate.fusion.groups import (
     scalars_of_group,
     written_by,
 )
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Loop, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import n_passes
 
@@ -39,8 +39,7 @@ class LaunchPlanner:
     operation: str
     groups: tuple[Group, ...]
     choices: Choices
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
 
     @property
     def stages(self) -> list[list[int]]:
@@ -94,7 +93,7 @@ class LaunchPlanner:
             if len(flat) != len(positions) or not can_share(flat):
                 return None
             n_resident = self._n_resident() if mode == COOPERATIVE else 1
-            n_blocks = 1 if mode == ONE_BLOCK else self.n_multiprocessors * n_resident
+            n_blocks = 1 if mode == ONE_BLOCK else self.workload.n_multiprocessors * n_resident
             covers_all = len(positions) == len(self.groups)
             name = new_name(f"{self.operation}_{'all' if covers_all else 'together'}")
             found.append((frozenset(positions), share_launch(name, parts, n_blocks, n_resident, index_type, sizes)))
@@ -149,7 +148,7 @@ class LaunchPlanner:
 
     def _n_elements(self, positions: Sequence[int]) -> int:
         """Return the number of elements that the groups read or write at the captured sizes."""
-        return sum(self.captured(tensor.n_elements) for tensor in self._tensors(positions))
+        return sum(self.workload.size(tensor.n_elements) for tensor in self._tensors(positions))
 
     def _tensors(self, positions: Sequence[int]) -> set[Tensor]:
         """Return the tensors that the groups read or write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
@@ -22,11 +22,10 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Operation, accesses, nodes
 from kernel_lsp.generate.ir.sizes import divides
+from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.tensor_core_knobs import HOPPER
 
 MAX_SERIAL_SUM = 4096
 """Maximum elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are
@@ -88,15 +87,12 @@ class ChosenRows:
 
 @dataclass(frozen=True)
 class RowChooser:
-    """Chooses the schedule of one row group. `captured` evaluates a size at the capture; `threads` is the size of every
-    block where groups share a launch."""
+    """Chooses the schedule of one row group. `threads` is the size of every block where groups share a launch."""
 
     choices: Choices
-    captured: Callable[[Index], int]
-    n_multiprocessors: int
+    workload: Workload
     group: RowGroup
     threads: int | None = None
-    capability: tuple[int, int] = HOPPER
 
     def choose(self, kernel: str) -> ChosenRows:
         """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
@@ -154,7 +150,7 @@ class RowChooser:
         return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
 
     def _is_valid(self, schedule: RowSchedule) -> bool:
-        most = self.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
+        most = self.workload.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
         is_resident = not schedule.is_grid or schedule.blocks <= most
         return is_resident and self._is_possible(schedule) and self._is_accurate(schedule)
 
@@ -182,9 +178,9 @@ class RowChooser:
     def _block_values(self) -> tuple[int, ...]:
         if self.threads is not None or not can_share(self.group) or self.n_columns < MIN_SHARED_COLUMNS // 4:
             return (1,)
-        most = self.n_multiprocessors
+        most = self.workload.n_multiprocessors
         in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
-        clusters = (2, 4, 8, MAX_CLUSTER) if self.capability >= HOPPER else ()
+        clusters = (2, 4, 8, MAX_CLUSTER) if self.workload.capability >= HOPPER else ()
         return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
     @property
@@ -225,7 +221,7 @@ class RowChooser:
         if not self.group.is_column_contiguous:
             return self._default_columns()
         width = self._default_width()
-        if n_columns <= 16 and n_rows * 16 <= self.n_multiprocessors * 1024:
+        if n_columns <= 16 and n_rows * 16 <= self.workload.n_multiprocessors * 1024:
             return RowSchedule(16, 16, 1, False)
         if n_columns <= 16:
             return RowSchedule(1, 64, 1, False)
@@ -236,7 +232,7 @@ class RowChooser:
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
-        if n_passes(self.group) == 1 and n_columns <= 4096 and n_rows >= 16 * self.n_multiprocessors:
+        if n_passes(self.group) == 1 and n_columns <= 4096 and n_rows >= 16 * self.workload.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
         if not self.group.reductions:
             return RowSchedule(PLAIN_THREADS, 1, width, False)
@@ -253,7 +249,9 @@ class RowChooser:
         n_rows, n_columns = self._n_rows // vector, self.n_columns
         lanes = 1
         most, per_lane = (8, 4) if vector == 8 else (16, 16)
-        while lanes < most and n_rows * lanes < self.n_multiprocessors * 8192 and n_columns >= per_lane * lanes:
+        while (
+            lanes < most and n_rows * lanes < self.workload.n_multiprocessors * 8192 and n_columns >= per_lane * lanes
+        ):
             lanes *= 2
         if n_passes(self.group) > 1 and self._is_large():
             more = lanes
@@ -270,13 +268,13 @@ class RowChooser:
         is_worth_it = divides(8, self.group.row.extent) or self._is_large(LARGE_PACKED_BYTES)
         if not can_pack_rows(self.group) or not is_worth_it:
             return 1
-        most = self._n_rows // (MIN_PACKS_OF_ROWS * self.n_multiprocessors)
+        most = self._n_rows // (MIN_PACKS_OF_ROWS * self.workload.n_multiprocessors)
         return max(w for w in self.widths() if w == 1 or (self.widest * w <= MAX_PACK_BYTES and w <= most))
 
     def _column_width(self, lanes: int, threads: int, vector: int = 1) -> int:
         """Return the packs of rows of a block of up to `threads`, `lanes` per pack, with which blocks keep the GPU
         busy."""
-        most = min(threads // lanes, self._n_rows // (vector * COLUMN_WAVES * self.n_multiprocessors))
+        most = min(threads // lanes, self._n_rows // (vector * COLUMN_WAVES * self.workload.n_multiprocessors))
         return max(width for width in COLUMN_WIDTHS if width <= max(most, COLUMN_WIDTHS[0]))
 
     def _default_shared(self) -> RowSchedule | None:
@@ -285,7 +283,7 @@ class RowChooser:
         n_rows, n_columns = self._n_rows, self.n_columns
         if not n_rows or n_passes(self.group) == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
-        filling = min(self.n_multiprocessors // n_rows, n_columns // 4096)
+        filling = min(self.workload.n_multiprocessors // n_rows, n_columns // 4096)
         if filling < 2:
             return self._sharing_many()
         is_open = self.group.column.extent.constant is None
@@ -322,7 +320,7 @@ class RowChooser:
         passes need: a layer norm's gradients over 16 MB took 30.0 us on an H200 so, 38.8 us with two reads."""
         width = self._default_width()
         for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
-            if blocks > self.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
+            if blocks > self.workload.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks, held=held)))
             # Blocks of 512 threads allow two per SM: the second loads while the first waits.
@@ -349,9 +347,9 @@ class RowChooser:
     def _sharing_uncached(self, filling: int) -> RowSchedule | None:
         """Return the schedule in which the active rows stay in L2 between the passes."""
         row_bytes = self.n_columns * self._kept_bytes()
-        width, most = self._default_width(), _power_of_two(self.n_multiprocessors)
+        width, most = self._default_width(), _power_of_two(self.workload.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
-            fits = row_bytes * (2 * self.n_multiprocessors // blocks) <= L2_BYTES
+            fits = row_bytes * (2 * self.workload.n_multiprocessors // blocks) <= L2_BYTES
             if fits and blocks * 2 > filling and self._can_run(blocks):
                 return RowSchedule(1024, 1, width, False, blocks)
         for blocks in (32, 64, most):
@@ -362,7 +360,7 @@ class RowChooser:
 
     def _can_run(self, blocks: int) -> bool:
         """Return True unless blocks need a cluster and the GPU has none."""
-        return blocks > MAX_CLUSTER or self.capability >= HOPPER
+        return blocks > MAX_CLUSTER or self.workload.capability >= HOPPER
 
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
@@ -376,14 +374,14 @@ class RowChooser:
         if schedule.blocks > 1:
             n_blocks = n_blocks_per_multiprocessor(schedule.threads)
         if schedule.is_grid:
-            n_blocks = -(-teams * schedule.blocks // self.n_multiprocessors)
+            n_blocks = -(-teams * schedule.blocks // self.workload.n_multiprocessors)
         return replace(schedule, teams=teams, resident=n_blocks)
 
     def _teams(self, blocks: int, threads: int) -> int:
         """Return the number of concurrent rows of a cooperative grid, with 1024 threads on each SM."""
         if blocks <= MAX_CLUSTER:
             return 1
-        n_resident = self.n_multiprocessors * n_blocks_per_multiprocessor(threads)
+        n_resident = self.workload.n_multiprocessors * n_blocks_per_multiprocessor(threads)
         return max(1, min(n_resident // blocks, self._n_rows))
 
     def _with_cache(self, schedule: RowSchedule) -> RowSchedule:
@@ -412,16 +410,16 @@ class RowChooser:
 
     @property
     def _n_rows(self) -> int:
-        return self.captured(self.group.row.extent)
+        return self.workload.size(self.group.row.extent)
 
     @property
     def n_columns(self) -> int:
         """Return the length of the captured row."""
-        return self.captured(self.group.column.extent)
+        return self.workload.size(self.group.column.extent)
 
     def _is_large(self, n_bytes: int = LARGE_BYTES) -> bool:
         tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
-        return any(self.captured(tensor.n_elements) * tensor.dtype.itemsize >= n_bytes for tensor in tensors)
+        return any(self.workload.size(tensor.n_elements) * tensor.dtype.itemsize >= n_bytes for tensor in tensors)
 
     def _is_online_sum(self) -> bool:
         """Return True if one pass over memory reads the row and no result has its length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
@@ -13,8 +13,9 @@ from kernel_lsp.generate.codegen.products.split_schedule import (
     is_valid_split_schedule,
 )
 from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
-from kernel_lsp.generate.ir.index import Index, product
+from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor
+from kernel_lsp.generate.ir.workload import Workload
 
 _TILES = (
     *((8, 8, 2, 2), (16, 8, 4, 2), (16, 16, 2, 2), (16, 16, 4, 2), (32, 8, 4, 2), (32, 16, 4, 2), (32, 16, 4, 4)),
@@ -44,7 +45,7 @@ def steps_of(n_terms: int) -> tuple[int, ...]:
 
 
 def default_split_schedule(
-    n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int, threads: int | None
+    n_rows: int, n_columns: int, n_terms: int, workload: Workload, threads: int | None
 ) -> SplitSchedule:
     """Return the schedule with the least work on the busiest multiprocessor: elements read, products computed, and the
     cost of the exchange within a cluster."""
@@ -57,7 +58,7 @@ def default_split_schedule(
         if cluster * 4 * QUAD <= max(n_terms, 4 * QUAD)
     ]
     valid = [schedule for schedule in found if is_valid_split_schedule(schedule, DType.F32, n_bytes)]
-    return min(valid, key=lambda schedule: _cost(schedule, n_rows, n_columns, n_terms, n_multiprocessors))
+    return min(valid, key=lambda schedule: _cost(schedule, n_rows, n_columns, n_terms, workload))
 
 
 def split_comment(schedule: SplitSchedule, name: str, written: str) -> str:
@@ -80,9 +81,9 @@ def _fitted(schedule: SplitSchedule, n_terms: int, n_bytes: int) -> SplitSchedul
     return replace(schedule, tile_k=max(fitting, default=QUAD))
 
 
-def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, n_multiprocessors: int) -> float:
+def _cost(schedule: SplitSchedule, n_rows: int, n_columns: int, n_terms: int, workload: Workload) -> float:
     tiles = -(-n_rows // schedule.tile_m) * -(-n_columns // schedule.tile_n)
-    waves = -(-tiles * schedule.cluster // n_multiprocessors)
+    waves = -(-tiles * schedule.cluster // workload.n_multiprocessors)
     per_block = n_terms / schedule.cluster
     # A multiprocessor reads 16 floats from the L2 and computes 128 products per clock.
     n_read = (schedule.tile_m + schedule.tile_n) * per_block / 16
@@ -101,31 +102,29 @@ def parts_of_register_tiles(
     tensor: Tensor,
     definition: Reduction,
     offered: Sequence[int],
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
 ) -> int:
     """Return the fewest parts whose tiles fill the GPU."""
-    n_tiles = _n_tiles(tensor, definition, captured)
-    return next((n for n in offered if n * n_tiles >= n_multiprocessors), max(offered))
+    n_tiles = _n_tiles(tensor, definition, workload)
+    return next((n for n in offered if n * n_tiles >= workload.n_multiprocessors), max(offered))
 
 
 def fill_by_register_tiles(
     tensor: Tensor,
     definition: Reduction,
     offered: Sequence[int],
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
 ) -> bool:
     """Return True if parts of the sums make enough tiles for the GPU. The coordinates of a term, as of a weight
     gradient, are then worked out once for a tile instead of once per product: those of a convolution of (64, 1, 28, 28)
     by 32 x 3 x 3, with its pooling, took 75 us on an H200 with a block per result, 38 us so."""
-    return max(offered) > 1 and max(offered) * _n_tiles(tensor, definition, captured) >= n_multiprocessors
+    return max(offered) > 1 and max(offered) * _n_tiles(tensor, definition, workload) >= workload.n_multiprocessors
 
 
-def _n_tiles(tensor: Tensor, definition: Reduction, captured: Callable[[Index], int]) -> int:
+def _n_tiles(tensor: Tensor, definition: Reduction, workload: Workload) -> int:
     contraction = definition.contraction
     assert contraction is not None
-    n_tiles = captured(product(tensor.shape[axis] for axis in contraction.batch_axes))
+    n_tiles = workload.size(product(tensor.shape[axis] for axis in contraction.batch_axes))
     for axes, size in zip((contraction.row_axes, contraction.column_axes), SMALL_TILE, strict=True):
-        n_tiles *= -(-captured(product(tensor.shape[axis] for axis in axes)) // size)
+        n_tiles *= -(-workload.size(product(tensor.shape[axis] for axis in axes)) // size)
     return n_tiles

@@ -14,12 +14,10 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import AHEAD,
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.codegen.tensor_cores.windows import PIECE, Windows, windows_of
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
-AMPERE, HOPPER = (8, 0), (9, 0)
-"""Minimum compute capabilities: the first for `mma.sync` of TF32 and `cp.async`, the second for clusters."""
 CLUSTERS = (1, 2, 4, 8)
 """Blocks per cluster; up to 8 run on every GPU with clusters."""
 MIN_STEPS_PER_BLOCK = 2
@@ -86,7 +84,7 @@ library's sums lose. (32768, 32) x 32768 has an error of 6.0e-8 so, the library'
 
 
 def pick_schedule(
-    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, *, capability: tuple[int, int]
+    choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, workload: Workload
 ) -> TensorCoreSchedule:
     """Read the schedule's knobs. `wgmma` is for Hopper alone, clusters for Hopper and later."""
 
@@ -99,7 +97,7 @@ def pick_schedule(
     if group.operand == DType.F32:
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
     warpgroups = False
-    if group.operand == DType.F32 and capability == HOPPER:
+    if group.operand == DType.F32 and workload.capability == HOPPER:
         default_groups = int(default.uses_warpgroups)
         warpgroups = bool(pick("warpgroups", (0, 1), default_groups, "four warps multiply together, by wgmma"))
     return TensorCoreSchedule(
@@ -109,25 +107,23 @@ def pick_schedule(
         pick("warps_m", (1, 2, 4, 8), default.warps_m, "warps along the rows of a block's tile"),
         pick("warps_n", (1, 2, 4), default.warps_n, "warps along the columns of a block's tile"),
         pick("stages", (2, 3, 4, 5), default.stages, "tiles in shared memory, all but one on their way"),
-        pick("cluster", _clusters(capability), default.cluster, "blocks that share the products of a tile"),
+        pick("cluster", _clusters(workload), default.cluster, "blocks that share the products of a tile"),
         tile_k if chain else depth,
         warpgroups,
     )
 
 
-def default_schedule(
-    group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int, capability: tuple[int, int]
-) -> TensorCoreSchedule:
+def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreSchedule:
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
-    m, n, k, batch = (max(1, captured(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
+    m, n, k, batch = (max(1, workload.size(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
     left, right, _ = group.unscaled
     are_plain = (_is_plain(left), _is_plain(right))
-    sizes = _Sizes(m, n, k, batch, n_multiprocessors, operand, are_plain)
-    tiles = _tiles(operand, capability)
+    sizes = _Sizes(m, n, k, batch, workload, operand, are_plain)
+    tiles = _tiles(operand, workload)
     tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))
     alone = min(tiles, key=lambda tile: sizes.cost(tile, 1))
-    if capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
+    if workload.capability < HOPPER or sizes.cost(alone, 1) < MIN_CLUSTER_GAIN * sizes.cost(tile, cluster):
         tile, cluster = alone, 1
     depth = depth_of(operand)
     is_latency_bound = cluster > 1 and tile.m * tile.n <= 32 * 64
@@ -147,8 +143,7 @@ def default_parts(
     factors: tuple[Scalar, Scalar],
     sizes: tuple[int, int, int, int],
     operand: DType,
-    n_multiprocessors: int,
-    capability: tuple[int, int],
+    workload: Workload,
     values: Iterable[int],
 ) -> int:
     """Choose into how many parts to split sums of products: 1 where clusters nearly do as well. `sizes` are those of
@@ -157,9 +152,9 @@ def default_parts(
     are_plain = (_is_plain(factors[0]), _is_plain(factors[1]))
 
     def cost(parts: int) -> float:
-        part = _Sizes(rows, columns, terms // parts, batch * parts, n_multiprocessors, operand, are_plain)
-        tiles = _tiles(operand, capability)
-        if parts == 1 and capability >= HOPPER:
+        part = _Sizes(rows, columns, terms // parts, batch * parts, workload, operand, are_plain)
+        tiles = _tiles(operand, workload)
+        if parts == 1 and workload.capability >= HOPPER:
             return min(part.cost(*candidate) for candidate in part.candidates(tiles))
         adding = START_PRODUCTS[operand] + parts * rows * columns * batch * COST_PER_PART_OF_RESULT[operand]
         return min(part.cost(tile, 1) for tile in tiles) + (adding if parts > 1 else 0.0)
@@ -183,12 +178,12 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     )
 
 
-def _clusters(capability: tuple[int, int]) -> tuple[int, ...]:
-    return CLUSTERS if capability >= HOPPER else (1,)
+def _clusters(workload: Workload) -> tuple[int, ...]:
+    return CLUSTERS if workload.capability >= HOPPER else (1,)
 
 
-def _tiles(operand: DType, capability: tuple[int, int]) -> tuple[_Tile, ...]:
-    return (*TILES, *GROUP_TILES) if operand == DType.F32 and capability == HOPPER else TILES
+def _tiles(operand: DType, workload: Workload) -> tuple[_Tile, ...]:
+    return (*TILES, *GROUP_TILES) if operand == DType.F32 and workload.capability == HOPPER else TILES
 
 
 def _is_plain(factor: Scalar) -> bool:
@@ -207,7 +202,7 @@ class _Sizes:
     n_columns: int
     n_terms: int
     n_batch: int
-    n_multiprocessors: int
+    workload: Workload
     operand: DType
     are_plain: tuple[bool, bool]
 
@@ -222,8 +217,8 @@ class _Sizes:
         """Estimate the time, in products of one multiprocessor at its peak."""
         n_tiles = -(-self.n_rows // tile.m) * -(-self.n_columns // tile.n) * self.n_batch
         n_blocks = n_tiles * cluster
-        n_resident = min(tile.n_resident, -(-n_blocks // self.n_multiprocessors))
-        n_waves = -(-n_blocks // (self.n_multiprocessors * tile.n_resident))
+        n_resident = min(tile.n_resident, -(-n_blocks // self.workload.n_multiprocessors))
+        n_waves = -(-n_blocks // (self.workload.n_multiprocessors * tile.n_resident))
         copies = sum(
             SINGLE_COPY_COST / along
             for is_plain, along in zip(self.are_plain, (tile.n, tile.m), strict=True)
@@ -253,17 +248,16 @@ def render_windows(
     new_kernel: Callable[[str, Sequence[str]], KernelWriter],
     kernel: KernelWriter,
     group: ContractionGroup,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
     written: str,
 ) -> tuple[RenderedKernel, ...]:
     """Return the kernels that stage weights and convolve over windows; none where another template is to be taken.
     `kernel` has no text yet."""
-    picked = _pick_windows(choices, kernel.name, group, captured, n_multiprocessors)
+    picked = _pick_windows(choices, kernel.name, group, workload)
     if picked is None:
         return ()
     kernel = replace(kernel, reserved=kernel.reserved | {*LOCAL_NAMES})
-    renderer = WindowRenderer(kernel, group, picked[1], captured, picked[0])
+    renderer = WindowRenderer(kernel, group, picked[1], workload, picked[0])
     if not renderer.is_valid:
         return ()
     staging = renderer.staging(new_kernel(f"{kernel.name}_weights", LOCAL_NAMES))
@@ -271,18 +265,18 @@ def render_windows(
 
 
 def _pick_windows(
-    choices: Choices, name: str, group: ContractionGroup, captured: Callable[[Index], int], n_multiprocessors: int
+    choices: Choices, name: str, group: ContractionGroup, workload: Workload
 ) -> tuple[Windows, TensorCoreSchedule] | None:
     """Read the knobs of a convolution over windows; None where the group is none, or another template is chosen."""
     windows, n_columns = windows_of(group), group.n.extent.constant
-    if windows is None or n_columns is None or captured(windows.row.size) % PIECE:
+    if windows is None or n_columns is None or workload.size(windows.row.size) % PIECE:
         return None
     fitting = {name: tile for name, tile in WINDOW_TILES.items() if n_columns % tile[1] == 0}
     if not fitting:
         return None
     default, (tile_m, tile_n, _) = next(iter(fitting.items()))
-    n_tiles = -(-captured(windows.n_places) // tile_m) * (n_columns // tile_n)
-    is_default = int(n_tiles >= n_multiprocessors)
+    n_tiles = -(-workload.size(windows.n_places) // tile_m) * (n_columns // tile_n)
+    is_default = int(n_tiles >= workload.n_multiprocessors)
     tile = choices.pick(f"{name}.window_tile", tuple(fitting), default, "rows and columns of a block's tile")
     if not choices.pick_int(f"{name}.windows", (0, 1), is_default, "a window of the source for all taps along a row"):
         return None

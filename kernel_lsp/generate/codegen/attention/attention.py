@@ -6,8 +6,6 @@ is used. The method is that of FlashAttention (Dao et al. 2022) with its second 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
@@ -26,9 +24,9 @@ from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
-from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
 m0 k0 e m n c v key col pack batch lane warp row n_tiles n_keys tiles queries scores score sums peaks totals part
@@ -41,13 +39,9 @@ MAX_FRAGMENT_WORDS = 160
 """Maximum 32-bit registers per thread for queries, sums and scores; ptxas spills beyond."""
 
 
-def default_attention_schedule(
-    group: AttentionGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> TileSchedule:
+def default_attention_schedule(group: AttentionGroup, workload: Workload) -> TileSchedule:
     """Return tiles that are valid."""
-    return default_schedule(
-        group, captured, n_multiprocessors, lambda schedule: is_valid_attention_schedule(group, schedule)
-    )
+    return default_schedule(group, workload, lambda schedule: is_valid_attention_schedule(group, schedule))
 
 
 def is_valid_attention_schedule(group: AttentionGroup, schedule: TileSchedule) -> bool:

@@ -7,8 +7,6 @@ replaces what a forward pass would have stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.expression_rules import binary
@@ -30,6 +28,7 @@ from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, GradientOu
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
 r0 c0 e m n c v d key col pack batch lane warp row step stage n_tiles n_columns first_column n_steps head_of tiles own
@@ -43,11 +42,9 @@ MAX_FRAGMENT_WORDS = 192
 """Maximum 32-bit registers per thread for sums, scores and their gradients; ptxas spills beyond."""
 
 
-def default_gradient_schedule(
-    group: AttentionGradientGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> TileSchedule:
+def default_gradient_schedule(group: AttentionGradientGroup, workload: Workload) -> TileSchedule:
     """Return tiles of which two blocks fit a multiprocessor, and with which nothing is spilled."""
-    return default_schedule(group, captured, n_multiprocessors, lambda schedule: _is_small(group, schedule))
+    return default_schedule(group, workload, lambda schedule: _is_small(group, schedule))
 
 
 def is_valid_gradient_schedule(group: AttentionGradientGroup, schedule: TileSchedule) -> bool:

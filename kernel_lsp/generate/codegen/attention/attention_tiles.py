@@ -16,6 +16,7 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, accesses, nodes
+from kernel_lsp.generate.ir.workload import Workload
 
 ROWS_PER_WARP = 16
 MIN_COLUMNS = 16
@@ -39,8 +40,7 @@ class TileSchedule:
 
 def default_schedule(
     group: AttentionGroup | AttentionGradientGroup,
-    captured: Callable[[Index], int],
-    n_multiprocessors: int,
+    workload: Workload,
     fits: Callable[[TileSchedule], bool],
 ) -> TileSchedule:
     """Return tiles that fit, of the fewest rows that fill the GPU, and of no more columns than there are."""
@@ -50,10 +50,10 @@ def default_schedule(
     warps, wanted = 4, 64
     if group.value.dtype == DType.F32:  # 3305 us with 16 keys and 3477 with 32, of 16384 causal queries on an H200
         wanted = 16 if isinstance(group, AttentionGroup) else 32
-    while wanted > MIN_COLUMNS and wanted > captured(columns):  # shorter to compile
+    while wanted > MIN_COLUMNS and wanted > workload.size(columns):  # shorter to compile
         wanted //= 2
-    n_rows, n_batch = captured(rows), captured(group.batch.extent)
-    while warps > 1 and -(-n_rows // (warps * ROWS_PER_WARP)) * n_batch < n_multiprocessors:
+    n_rows, n_batch = workload.size(rows), workload.size(group.batch.extent)
+    while warps > 1 and -(-n_rows // (warps * ROWS_PER_WARP)) * n_batch < workload.n_multiprocessors:
         warps //= 2
     sizes = (max(wanted, MIN_COLUMNS), max(wanted // 2, MIN_COLUMNS), MIN_COLUMNS)
     return next(schedule for size in sizes if fits(schedule := TileSchedule(warps, size)))

@@ -7,7 +7,6 @@ While products of keys are computed, a tile of values is split, and the other wa
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention import AttentionRenderer
@@ -17,7 +16,7 @@ from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, ren
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.workload import Workload
 
 MAX_SHARED_BYTES = 227 << 10
 CHUNK = 32
@@ -99,9 +98,9 @@ def warpgroup_schedules(group: AttentionGroup) -> tuple[TileSchedule, ...]:
     return tuple(schedule for schedule in found if shared_bytes(group, schedule) <= MAX_SHARED_BYTES)
 
 
-def blocks_of_queries(group: AttentionGroup, schedule: TileSchedule, captured: Callable[[Index], int]) -> int:
+def blocks_of_queries(group: AttentionGroup, schedule: TileSchedule, workload: Workload) -> int:
     """Return the number of blocks at the captured sizes."""
-    return -(-captured(group.m.extent) // (schedule.warps * ROWS_PER_WARP)) * captured(group.batch.extent)
+    return -(-workload.size(group.m.extent) // (schedule.warps * ROWS_PER_WARP)) * workload.size(group.batch.extent)
 
 
 def shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:

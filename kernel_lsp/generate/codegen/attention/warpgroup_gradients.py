@@ -6,8 +6,6 @@ the gradients of values, and passes the former on to the other, which has the gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.attention.attention_gradients import GradientRenderer
 from kernel_lsp.generate.codegen.attention.attention_tiles import ROWS_PER_WARP, TileSchedule
@@ -24,7 +22,8 @@ from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
-from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.index import Variable
+from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
 COPYING MULTIPLYING ALL ROWS_THERE ROWS_READ TURNED_THERE TURNED_READ HALF WEIGHTS_THERE WEIGHTS_READ own_tiles
@@ -48,10 +47,10 @@ def warpgroup_gradient_schedule(group: AttentionGradientGroup) -> TileSchedule |
     return TileSchedule(n_own, CHUNK, uses_warpgroups=True, copying=COPYING_WARPS)
 
 
-def blocks_of_queries_of(group: AttentionGradientGroup, captured: Callable[[Index], int]) -> int:
+def blocks_of_queries_of(group: AttentionGradientGroup, workload: Workload) -> int:
     """Return the number of blocks of queries at the captured sizes, whichever of them this group's own are."""
-    n_batch = captured(group.batch.extent) * captured(group.shared.extent)
-    return -(-captured(group.m.extent) // (WARPS * ROWS_PER_WARP)) * n_batch
+    n_batch = workload.size(group.batch.extent) * workload.size(group.shared.extent)
+    return -(-workload.size(group.m.extent) // (WARPS * ROWS_PER_WARP)) * n_batch
 
 
 def shared_bytes(group: AttentionGradientGroup) -> int:

@@ -5,7 +5,7 @@ A pixel that several channels read, or a window that several pixels read, stays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
@@ -28,6 +28,7 @@ from kernel_lsp.generate.ir.index import (
 )
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes
 from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression, unravel
+from kernel_lsp.generate.ir.workload import Workload
 
 LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
@@ -53,12 +54,10 @@ def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
     return [box for box in found if all(_fits(size, factor) for size, factor in zip(group.shape, box, strict=True))]
 
 
-def default_box(
-    group: ElementwiseGroup, captured: Callable[[Index], int], n_multiprocessors: int
-) -> tuple[int, ...] | None:
+def default_box(group: ElementwiseGroup, workload: Workload) -> tuple[int, ...] | None:
     """Return the box whose elements share reads: a window that several of them read, a value that one axis does not
     change, or a pack of the rows of neighbouring windows."""
-    n_wanted = captured(group.position.extent) // (BUSY_THREADS * n_multiprocessors)
+    n_wanted = workload.size(group.position.extent) // (BUSY_THREADS * workload.n_multiprocessors)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
     reads = list(accesses(*(store.scalar for store in stores)))
@@ -71,14 +70,14 @@ def default_box(
         factor = max((f for f in FACTORS if f <= n_wanted), default=1)
         box = _reuse_box(group, variables, reads, factor)
         if max(box) == 1:
-            box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, captured))
+            box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, workload))
     return box if box in boxes_of(group) else None
 
 
-def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], captured: Callable[[Index], int], threads: int) -> bool:
+def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload, threads: int) -> bool:
     """Return True if blocks that stay within a plane have few idle threads."""
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
-    n_in_plane = captured(product(counts[-PLANE_AXES:]))
+    n_in_plane = workload.size(product(counts[-PLANE_AXES:]))
     n_threads = -(-n_in_plane // threads) * threads
     return len(counts) > PLANE_AXES and n_threads - n_in_plane <= MAX_IDLE * n_threads
 
@@ -91,11 +90,11 @@ def render_boxes(
     comment: str,
     *,
     planes: bool,
-    captured: Callable[[Index], int] | None = None,
+    workload: Workload | None = None,
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
-    last two axes, so that the other coordinates are the block's. With `captured` sizes, rows of windows and of the box
-    are loads and stores of packs, whose contract those sizes fulfil."""
+    last two axes, so that the other coordinates are the block's. With a `workload`, rows of windows and of the box are
+    loads and stores of packs, whose contract its sizes fulfil."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
@@ -114,9 +113,9 @@ def render_boxes(
         )
         for store in stores
     ]
-    multiples = load_runs(scope, placed, _whole_lanes(group, lanes, captured), captured)
+    multiples = load_runs(scope, placed, _whole_lanes(group, lanes, workload), workload)
     scope.hoist([store.scalar for store in placed], [lane for _, lane, _ in lanes])
-    packed = _packed_lane(group, placed, lanes, captured)
+    packed = _packed_lane(group, placed, lanes, workload)
     if packed is None:
         inner = _open_lanes(scope, group, lanes)
         write_stores(inner[-1], placed)
@@ -266,12 +265,12 @@ def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int
 def _whole_lanes(
     group: ElementwiseGroup,
     lanes: Sequence[tuple[int, Variable, Index]],
-    captured: Callable[[Index], int] | None,
+    workload: Workload | None,
 ) -> dict[Variable, Multiples]:
     """Return the lanes along axes that boxes divide at the captured sizes, each with what its axis must be a multiple
     of."""
     found = (
-        (lane, needed_multiples(group.shape[axis], lane.extent.constant or 0, captured)) for axis, lane, _ in lanes
+        (lane, needed_multiples(group.shape[axis], lane.extent.constant or 0, workload)) for axis, lane, _ in lanes
     )
     return {lane: needed for lane, needed in found if needed is not None}
 
@@ -280,7 +279,7 @@ def _packed_lane(
     group: ElementwiseGroup,
     stores: Sequence[Store],
     lanes: Sequence[tuple[int, Variable, Index]],
-    captured: Callable[[Index], int] | None,
+    workload: Workload | None,
 ) -> Multiples | None:
     """Return what sizes must be multiples of for the results along the last axis to be whole packs; None where they are
     not."""
@@ -288,11 +287,11 @@ def _packed_lane(
         return None
     lane = lanes[-1][1]
     width = lane.extent.constant or 0
-    found = [needed_multiples(group.shape[-1], width, captured)]
+    found = [needed_multiples(group.shape[-1], width, workload)]
     for store in stores:
         flat = ravel(store.index, store.tensor.shape)
         is_pack = coefficient(flat, lane) == ONE and width * store.tensor.dtype.itemsize <= MAX_PACK_BYTES
-        found.append(needed_multiples(substitute(flat, {lane: ZERO}), width, captured) if is_pack else None)
+        found.append(needed_multiples(substitute(flat, {lane: ZERO}), width, workload) if is_pack else None)
     needed = [multiples for multiples in found if multiples is not None]
     return tuple(entry for multiples in needed for entry in multiples) if len(needed) == len(found) else None
 
@@ -328,14 +327,14 @@ def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
     return max(steps, default=1)
 
 
-def _windows_in_pack(variable: Variable, reads: Sequence[Access], most: int, captured: Callable[[Index], int]) -> int:
+def _windows_in_pack(variable: Variable, reads: Sequence[Access], most: int, workload: Workload) -> int:
     """Return how many windows side by side along an axis share a pack of a row; 1 where they overlap or none do."""
     for access in reads:
         flat = ravel(access.index, access.tensor.shape)
         step = (coefficient(flat, variable) or ZERO).constant or 0
         along = [v for v in access.variables if coefficient(flat, v) == ONE and v.extent.constant == step]
         n_windows = MAX_PACK_BYTES // (access.dtype.itemsize * max(1, step))
-        is_whole = n_windows and captured(variable.extent) % n_windows == 0
+        is_whole = n_windows and workload.size(variable.extent) % n_windows == 0
         if step > 1 and along and is_whole and 1 < n_windows <= most:
             return n_windows
     return 1

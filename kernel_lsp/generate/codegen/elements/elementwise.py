@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
@@ -25,8 +25,8 @@ from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exact
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import Workload
 
-Captured = Callable[[Index], int] | None
 """Evaluates a size at the capture."""
 LOCAL_NAMES = ("piece", "i", "my_i", "pack", "v", "u", "line", "first_line")
 
@@ -64,22 +64,22 @@ def render_elementwise(
     group: ElementwiseGroup,
     schedule: ElementwiseSchedule,
     comment: str,
-    captured: Callable[[Index], int] | None = None,
+    workload: Workload | None = None,
 ) -> RenderedKernel:
-    """Render the kernel of an elementwise group. With `captured` sizes, packs also serve reads that are aligned for
-    multiples of them."""
+    """Render the kernel of an elementwise group. With a `workload`, packs also serve reads that are aligned for
+    multiples of its sizes."""
     scope = Scope(kernel)
     total = group.position.extent
     lines: tuple[Expression, ...] = ()
     if schedule.line_axis is not None and schedule.shares_lines:
-        return _render_shared_lines(scope, group, schedule, comment, captured)
+        return _render_shared_lines(scope, group, schedule, comment, workload)
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
         scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
         scope.define(line, "line")
         lines = (to_expression(line.extent),)
     if schedule.vector > 1:
-        return _render_packed(scope, group, schedule, comment, total, lines, captured)
+        return _render_packed(scope, group, schedule, comment, total, lines, workload)
     n_elements = kernel.size("n", group.position.extent)
     scope.define(group.position, "i")
     name_coordinates(kernel, as_index(group.position), group.shape)
@@ -145,21 +145,21 @@ def _render_packed(
     comment: str,
     n_all: Index,
     lines: tuple[Expression, ...],
-    captured: Captured,
+    workload: Workload | None,
 ) -> RenderedKernel:
     kernel, vector = scope.kernel, schedule.vector
     total = group.position.extent
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=bool(lines))
     pack_extent = packing.pack.extent
-    stores, multiples, captured = _whole_stores(packing, group, captured)
+    stores, multiples, workload = _whole_stores(packing, group, workload)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
     if schedule.unroll == 1:
-        multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, captured=captured)
+        multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, workload=workload)
     else:
-        multiples += _write_unrolled(scope, schedule, packing, stores, limit, captured)
+        multiples += _write_unrolled(scope, schedule, packing, stores, limit, workload)
     per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
     grid = schedule.grid(width, lines)
@@ -168,13 +168,13 @@ def _render_packed(
 
 
 def _whole_stores(
-    packing: Packing, group: ElementwiseGroup, captured: Captured
-) -> tuple[list[Store], list[tuple[Index, int]], Captured]:
-    """Return the stores over packs, what sizes must be multiples of for conditions that all lanes share, and `captured`
+    packing: Packing, group: ElementwiseGroup, workload: Workload | None
+) -> tuple[list[Store], list[tuple[Index, int]], Workload | None]:
+    """Return the stores over packs, what sizes must be multiples of for conditions that all lanes share, and `workload`
     where there are such conditions."""
     stores = packing.substituted(group.stores, group.position)
-    found = None if captured is None else with_whole_masks(stores, packing.lane, captured)
-    return (stores, [], None) if found is None else (*found, captured)
+    found = None if workload is None else with_whole_masks(stores, packing.lane, workload)
+    return (stores, [], None) if found is None else (*found, workload)
 
 
 def _packing_of(
@@ -195,7 +195,7 @@ def _packing_of(
 
 
 def _render_shared_lines(
-    scope: Scope, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str, captured: Captured
+    scope: Scope, group: ElementwiseGroup, schedule: ElementwiseSchedule, comment: str, workload: Workload | None
 ) -> RenderedKernel:
     """Render packs of several lines per thread. The loads of all lines are in flight together."""
     assert schedule.line_axis is not None
@@ -203,7 +203,7 @@ def _render_shared_lines(
     line, group = by_lines(group, schedule.line_axis)
     total, vector = group.position.extent, schedule.vector
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=True)
-    stores, multiples, captured = _whole_stores(packing, group, captured)
+    stores, multiples, workload = _whole_stores(packing, group, workload)
     size, n_lines = kernel.size("n", total), kernel.size("n_lines", line.extent)
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
@@ -219,7 +219,7 @@ def _render_shared_lines(
             inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
     with _open_line(scope, schedule, line, n_lines) as inner:
         known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
-        multiples += write_packed(inner, packing, stores, known, captured)
+        multiples += write_packed(inner, packing, stores, known, workload)
     packs = packing.pack.extent
     width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
     grid = schedule.grid(width, (blocks_of(line.extent, schedule.unroll),))
@@ -247,7 +247,7 @@ def _write_unrolled(
     packing: Packing,
     stores: Sequence[Store],
     limit: str,
-    captured: Captured,
+    workload: Workload | None,
 ) -> list[tuple[Index, int]]:
     """Issue the loads of all packs of a thread before the first use, so that they are in flight together. Return what
     sizes must be multiples of."""
@@ -259,7 +259,7 @@ def _write_unrolled(
                 inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
     with _open_guarded(scope, schedule, limit) as inner:
         multiples = write_packed(
-            inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, captured
+            inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, workload
         )
     return multiples
 
@@ -286,7 +286,7 @@ def write_packed(
     packing: Packing,
     stores: Sequence[Store],
     loads: Mapping[bytes, str] | None = None,
-    captured: Captured = None,
+    workload: Workload | None = None,
 ) -> list[tuple[Index, int]]:
     """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded. Return what sizes
     must be multiples of."""
@@ -295,7 +295,7 @@ def write_packed(
     packed = find_packed(scalars, packing)
     names = loads if loads is not None else {access.digest: packing.load(scope, access) for access in packed}
     known = [access.digest for access in packed]
-    multiples = [] if captured is None else load_runs(scope, stores, {packing.lane: ()}, captured, known)
+    multiples = [] if workload is None else load_runs(scope, stores, {packing.lane: ()}, workload, known)
     targets = [packing.declare_result(scope, store) for store in stores]
     divisions = scope.hoist_lanes(scalars, packing.lane)
     with scope.unroll(f"for (int v = 0; v < {packing.vector}; ++v)") as inner:

@@ -3,7 +3,7 @@ that only the launch knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
@@ -18,6 +18,7 @@ from kernel_lsp.generate.ir.index import (
 )
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.sizes import ravel
+from kernel_lsp.generate.ir.workload import Workload
 
 MIN_LINE = 2048
 """Minimum elements of a line: its last block is mostly full."""
@@ -33,25 +34,25 @@ LINE_SERIAL = -(1 << 20)
 """Serial number of the coordinate; fusion numbers its own from -1 down."""
 
 
-def line_axis(group: ElementwiseGroup, captured: Callable[[Index], int], vector: int) -> int | None:
+def line_axis(group: ElementwiseGroup, workload: Workload, vector: int) -> int | None:
     """Return the first axis of the shortest lines that save divisions; None where there are none."""
     for axis in range(len(group.shape) - 1, 0, -1):
-        length, n_lines = captured(product(group.shape[axis:])), captured(product(group.shape[:axis]))
+        length, n_lines = workload.size(product(group.shape[axis:])), workload.size(product(group.shape[:axis]))
         if MIN_LINE <= length <= MAX_LINE and n_lines > 1 and length % vector == 0:
             return axis if _n_divisions(by_lines(group, axis)[1]) < _n_divisions(group) else None
     return None
 
 
-def shared_axis(group: ElementwiseGroup, captured: Callable[[Index], int], vector: int) -> int | None:
+def shared_axis(group: ElementwiseGroup, workload: Workload, vector: int) -> int | None:
     """Return the first axis of the lines that share an operand which the caches close to an SM do not hold; None where
     there is none. A thread that takes several lines reads the operand from the L2 cache once for all of them."""
     for axis in range(1, len(group.shape)):
-        length, n_lines = product(group.shape[axis:]), captured(product(group.shape[:axis]))
-        if n_lines < 2 or captured(length) % vector:
+        length, n_lines = product(group.shape[axis:]), workload.size(product(group.shape[:axis]))
+        if n_lines < 2 or workload.size(length) % vector:
             continue
         line, lines = by_lines(group, axis)
         for access in accesses(*(store.scalar for store in lines.stores)):
-            n_bytes = captured(access.tensor.n_elements) * access.dtype.itemsize
+            n_bytes = workload.size(access.tensor.n_elements) * access.dtype.itemsize
             is_shared = line not in access.variables and access.mask is None
             if is_shared and n_bytes >= MIN_SHARED_BYTES and access.tensor.n_elements == length:
                 return axis

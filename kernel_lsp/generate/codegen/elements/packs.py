@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
@@ -29,6 +29,7 @@ from kernel_lsp.generate.ir.index import (
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_outside_loops, indirect_scalars
 from kernel_lsp.generate.ir.sizes import coefficient, divides, ravel
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import Workload
 
 MAX_PACK_BYTES = 16
 """Maximum bytes of a thread's load on every architecture up to sm_90."""
@@ -170,15 +171,15 @@ Multiples = tuple[tuple[Index, int], ...]
 """Sizes, each with the width that it must be a multiple of."""
 
 
-def needed_multiples(start: Index, width: int, captured: Callable[[Index], int] | None) -> Multiples | None:
+def needed_multiples(start: Index, width: int, workload: Workload | None) -> Multiples | None:
     """Return what sizes must be multiples of for every value of `start` to be a multiple of `width`; None where it is
-    not, or the captured sizes are none. Without captured sizes nothing may be needed."""
+    not, or the captured sizes are none. Without a workload nothing may be needed."""
     sizes = [
         product(as_index(atom) for atom in monomial if is_size(atom)) * abs(factor)
         for monomial, factor in start.terms
         if factor % width
     ]
-    if sizes and (captured is None or any(captured(size) % width for size in sizes)):
+    if sizes and (workload is None or any(workload.size(size) % width for size in sizes)):
         return None
     return tuple((size, width) for size in sizes)
 

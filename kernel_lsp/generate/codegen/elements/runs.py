@@ -3,7 +3,7 @@ of a window, in packs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -34,6 +34,7 @@ from kernel_lsp.generate.ir.scalar import (
     transformed,
 )
 from kernel_lsp.generate.ir.sizes import coefficient, ravel
+from kernel_lsp.generate.ir.workload import Workload
 
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""
@@ -66,19 +67,19 @@ def load_runs(
     scope: Scope,
     stores: Sequence[Store],
     lanes: Mapping[Variable, Multiples],
-    captured: Callable[[Index], int] | None,
+    workload: Workload | None,
     loaded: Collection[bytes] = (),
 ) -> list[tuple[Index, int]]:
     """Declare an array of the runs that the stores read over their loops and `lanes`, all of which are unrolled; each
     lane has what sizes must be multiples of for all of its values to be in bounds. Reads in `loaded` have their packs.
-    Return what sizes must be multiples of; without `captured` sizes, runs are loaded that need nothing of them."""
+    Return what sizes must be multiples of; without a `workload`, runs are loaded that need nothing of them."""
     scalars = [store.scalar for store in stores]
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
     unrolled = {v for v in (*lanes, *loops) if 0 < (v.extent.constant or 0) <= MAX_UNROLLED}
     multiples: list[tuple[Index, int]] = []
     found: list[_Runs] = []
     for access in sorted(accesses(*scalars), key=lambda access: (access.tensor.serial, access.digest)):
-        runs = None if access.digest in loaded else _runs_of(access, unrolled, captured)
+        runs = None if access.digest in loaded else _runs_of(access, unrolled, workload)
         if runs is not None and scope.knows((runs.start.variables | _mask_variables(access)) - set(runs.outer)):
             found.append(runs)
             multiples += runs.needed
@@ -107,7 +108,7 @@ def _is_other_half(runs: _Runs, other: _Runs) -> bool:
 
 
 def with_whole_masks(
-    stores: Sequence[Store], lane: Variable, captured: Callable[[Index], int]
+    stores: Sequence[Store], lane: Variable, workload: Workload
 ) -> tuple[list[Store], list[tuple[Index, int]]] | None:
     """Return the stores with conditions that all lanes of a pack share stated once, and what sizes must be multiples of
     for that, as for halves of rows that are exchanged; None where it makes no read a run."""
@@ -115,7 +116,7 @@ def with_whole_masks(
     multiples: list[tuple[Index, int]] = []
 
     def change(node: Scalar) -> Scalar:
-        found = _shared_condition(node, lane, width, captured)
+        found = _shared_condition(node, lane, width, workload)
         if found is None:
             return node
         multiples.extend(found[1])
@@ -124,12 +125,10 @@ def with_whole_masks(
     changed = [replace(store, scalar=transformed(store.scalar, change)) for store in stores]
     known = {access.digest for access in accesses(*(store.scalar for store in stores))}
     found = [access for access in accesses(*(store.scalar for store in changed)) if access.digest not in known]
-    return (changed, multiples) if any(_runs_of(access, {lane}, captured) for access in found) else None
+    return (changed, multiples) if any(_runs_of(access, {lane}, workload) for access in found) else None
 
 
-def _shared_condition(
-    node: Scalar, lane: Variable, width: int, captured: Callable[[Index], int]
-) -> tuple[Scalar, Multiples] | None:
+def _shared_condition(node: Scalar, lane: Variable, width: int, workload: Workload) -> tuple[Scalar, Multiples] | None:
     """Return a comparison of a position with a bound for the first lane of a pack, where it is that of all lanes; None
     for anything else: both are multiples of the width then, or positions within rows of a multiple."""
     if not isinstance(node, Operation) or node.name not in ("lt", "ge") or lane not in node.variables:
@@ -149,7 +148,7 @@ def _shared_condition(
         parts += [substitute(remainder.dividend, {lane: ZERO}) if is_plain else None, remainder.divisor]
     else:
         parts += [first if coefficient(position.index, lane) == as_index(1) else None]
-    needed = [None if part is None else needed_multiples(part, width, captured) for part in parts]
+    needed = [None if part is None else needed_multiples(part, width, workload) for part in parts]
     if any(part is None for part in needed):
         return None
     return compare(node.name, IndexValue(first), bound), tuple(entry for part in needed for entry in part or ())
@@ -159,7 +158,7 @@ def _mask_variables(access: Access) -> frozenset[Variable]:
     return frozenset() if access.mask is None else access.mask.variables
 
 
-def _runs_of(access: Access, unrolled: set[Variable], captured: Callable[[Index], int] | None) -> _Runs | None:
+def _runs_of(access: Access, unrolled: set[Variable], workload: Workload | None) -> _Runs | None:
     """Return the runs that a read takes all elements of; None where it is no run, or no load is wider than one."""
     itemsize = access.tensor.dtype.itemsize
     if itemsize not in ELEMENT_BYTES or not _mask_variables(access).isdisjoint(unrolled):
@@ -174,7 +173,7 @@ def _runs_of(access: Access, unrolled: set[Variable], captured: Callable[[Index]
     if not length or not place.variables.isdisjoint(outer):
         return None
     for width in (n_bytes // itemsize for n_bytes in (MAX_PACK_BYTES, 8, 4) if n_bytes > itemsize):
-        needed = needed_multiples(start, width, captured)
+        needed = needed_multiples(start, width, workload)
         if length % width == 0 and needed is not None:
             runs = _Runs(access, start, place, length, width, outer, needed)
             return runs if runs.n_elements <= MAX_RUN else None

@@ -5,7 +5,7 @@ A thread loads a pack of each column, adds it to a sum per row, and writes resul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kernel_lsp.generate.codegen.accumulator import combined
 from kernel_lsp.generate.codegen.elements.elementwise import write_packed
@@ -23,20 +23,18 @@ from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text, stor
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, Store, row_index
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.workload import Workload
 
 UNROLL = {2: 4, 4: 2, 8: 1}
 """Columns whose loads are in flight together, by rows of a pack: more of wide packs leave too few threads."""
 
 
 class PackedColumnRenderer:
-    """Writes the kernel of a row group whose threads take packs of neighbouring rows. `captured` evaluates a size at
-    the capture."""
+    """Writes the kernel of a row group whose threads take packs of neighbouring rows."""
 
-    def __init__(
-        self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, captured: Callable[[Index], int]
-    ) -> None:
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, workload: Workload) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope, rows, vector = Scope(kernel), group.row.extent, schedule.vector
         self.n_packs = divide_exactly(rows, as_index(vector))
@@ -48,8 +46,8 @@ class PackedColumnRenderer:
         )
         terms = [Store(entry.tensor, (), entry.scalar) for entry in group.reductions]
         work = self.packing.substituted([*terms, *(store for _, store in group.stores)], group.row)
-        found = with_whole_masks(work, self.packing.lane, captured)
-        self.captured = captured if found is not None else None
+        found = with_whole_masks(work, self.packing.lane, workload)
+        self.workload = workload if found is not None else None
         self.work, self.multiples = found if found is not None else (work, [])
 
     def render(self, comment: str) -> RenderedKernel:
@@ -131,10 +129,10 @@ class PackedColumnRenderer:
         loop.close()
 
     def _load_runs(self, scope: Scope, loaded: Sequence[bytes]) -> None:
-        if self.captured is not None:
+        if self.workload is not None:
             self.multiples = [
                 *self.multiples,
-                *load_runs(scope, self.work, {self.packing.lane: ()}, self.captured, loaded),
+                *load_runs(scope, self.work, {self.packing.lane: ()}, self.workload, loaded),
             ]
 
     def _assign(self, scope: Scope, store: Store, target: str | None, value: str) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import RowGroup, Store
 from kernel_lsp.generate.ir.index import ZERO, Atom, Index, Quotient, Remainder, as_index, replace_atoms
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.sizes import ravel
+from kernel_lsp.generate.ir.workload import Workload
 
 
-def with_lines(group: RowGroup, vector: int, captured: Callable[[Index], int]) -> RowGroup:
+def with_lines(group: RowGroup, vector: int, workload: Workload) -> RowGroup:
     """Return the group with lines of whole packs, where all have one length and the captured one allows it."""
     lengths = {atom.divisor for flat in _positions(group) for atom in _divisions(flat, group)}
     if vector == 1 or len(lengths) != 1:
         return group
     (length,) = lengths
-    if length.constant is not None or length.variables or captured(length) % vector:
+    if length.constant is not None or length.variables or workload.size(length) % vector:
         return group
 
     def whole(atom: Atom) -> Index:

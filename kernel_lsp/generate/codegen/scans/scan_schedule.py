@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -13,6 +12,7 @@ from kernel_lsp.generate.fusion.groups import ScanGroup
 from kernel_lsp.generate.fusion.scans import POSITIONS
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import accesses
+from kernel_lsp.generate.ir.workload import Workload
 
 MAX_SHARED_BYTES = 48 << 10
 """Maximum static shared memory of a block."""
@@ -95,36 +95,36 @@ def is_valid_scan_schedule(group: ScanGroup, schedule: ScanSchedule, state_words
     return n_columns is None or n_columns % schedule.vector == 0
 
 
-def scan_widths(group: ScanGroup, captured: Callable[[Index], int]) -> list[int]:
+def scan_widths(group: ScanGroup, workload: Workload) -> list[int]:
     """Return the numbers of neighbours that may move together at the captured sizes."""
-    size = captured(group.column.extent)
+    size = workload.size(group.column.extent)
     if not group.is_column_contiguous or not size or not is_size(group.column.extent):
         return [1]
     return [1, *(width for width in (2, 4, 8) if size % width == 0 and _widest(group) * width <= MAX_PACK_BYTES)]
 
 
-def default_scan_schedule(group: ScanGroup, captured: Callable[[Index], int], n_multiprocessors: int) -> ScanSchedule:
+def default_scan_schedule(group: ScanGroup, workload: Workload) -> ScanSchedule:
     """Return enough threads to fill the GPU, and tiles no longer than the rows."""
-    n_rows, n_columns = max(1, captured(group.row.extent)), max(1, captured(group.column.extent))
+    n_rows, n_columns = max(1, workload.size(group.row.extent)), max(1, workload.size(group.column.extent))
     if not group.is_column_contiguous:
-        return _default_side_by_side(n_rows, n_columns, n_multiprocessors)
-    width = max(scan_widths(group, captured))
-    if n_columns <= MAX_WARP_COLUMNS and n_rows >= 4 * n_multiprocessors:
+        return _default_side_by_side(n_rows, n_columns, workload)
+    width = max(scan_widths(group, workload))
+    if n_columns <= MAX_WARP_COLUMNS and n_rows >= 4 * workload.n_multiprocessors:
         return ScanSchedule(WARP, 4, width, _covering(n_columns, WARP * width, 8 // min(width, 4)), False)
     threads = 256
     while threads > 64 and threads * width * 2 > n_columns:
         threads //= 2
     items = _covering(n_columns, threads * width, MAX_SINGLE_ITEMS if width == 1 else 16 // width)
-    is_chained = n_rows < 2 * n_multiprocessors and n_columns >= 8 * threads * items * width
+    is_chained = n_rows < 2 * workload.n_multiprocessors and n_columns >= 8 * threads * items * width
     if is_chained and width == 4:
         items *= 2  # fewer dependent tiles: 298 us instead of 330 us on an H200 for 8 rows of 16 Mi floats
     return ScanSchedule(threads, 1, width, items, is_chained)
 
 
-def single_element_schedule(group: ScanGroup, schedule: ScanSchedule, captured: Callable[[Index], int]) -> ScanSchedule:
+def single_element_schedule(group: ScanGroup, schedule: ScanSchedule, workload: Workload) -> ScanSchedule:
     """Return the schedule without packs: more loads per thread and tile instead."""
     items = _covering(
-        captured(group.column.extent), schedule.threads, min(MAX_SINGLE_ITEMS, schedule.items * schedule.vector)
+        workload.size(group.column.extent), schedule.threads, min(MAX_SINGLE_ITEMS, schedule.items * schedule.vector)
     )
     return replace(schedule, vector=1, items=items)
 
@@ -153,7 +153,7 @@ def is_size(extent: Index) -> bool:
     return extent.constant is not None or is_symbol
 
 
-def _default_side_by_side(n_rows: int, n_columns: int, n_multiprocessors: int) -> ScanSchedule:
+def _default_side_by_side(n_rows: int, n_columns: int, workload: Workload) -> ScanSchedule:
     width = WARP
     while width > 8 and width // 2 >= n_rows:
         width //= 2
@@ -161,7 +161,7 @@ def _default_side_by_side(n_rows: int, n_columns: int, n_multiprocessors: int) -
     while lanes < 256 // width:
         lanes *= 2
     items = _covering(n_columns, lanes, 16)
-    if n_blocks < 4 * n_multiprocessors and n_columns >= 4 * lanes * items:
+    if n_blocks < 4 * workload.n_multiprocessors and n_columns >= 4 * lanes * items:
         return ScanSchedule(lanes, width, 1, items, True)
     while lanes > 1 and n_columns < lanes * 2:
         lanes //= 2

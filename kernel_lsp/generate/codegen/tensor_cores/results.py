@@ -17,6 +17,7 @@ from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import ravel
+from kernel_lsp.generate.ir.workload import Workload
 
 PACK = 4
 MAX_PACKED_BYTES = 4
@@ -60,13 +61,13 @@ class ResultWriter:
         kernel: KernelWriter,
         group: ContractionGroup,
         schedule: TensorCoreSchedule,
-        captured: Callable[[Index], int],
+        workload: Workload,
         *,
         is_m_inner: bool,
     ) -> None:
         self.kernel, self.group, self.schedule, self.is_m_inner = kernel, group, schedule, is_m_inner
         self.inner, self.outer = (group.m, group.n) if is_m_inner else (group.n, group.m)
-        found = [self._pack_conditions(access, captured) for access in self._packable()]
+        found = [self._pack_conditions(access, workload) for access in self._packable()]
         complete = [conditions for conditions in found if conditions is not None]
         self.is_packed = schedule.cluster == 1 and len(complete) == len(found)
         self.conditions: list[Expression] = [each for own in complete for each in own] if self.is_packed else []
@@ -130,10 +131,10 @@ class ResultWriter:
                 if access.tensor is not self.group.tensor and self.inner in access.variables and not is_in_loop:
                     yield access
 
-    def _pack_conditions(self, access: Access, captured: Callable[[Index], int]) -> tuple[Expression, ...] | None:
+    def _pack_conditions(self, access: Access, workload: Workload) -> tuple[Expression, ...] | None:
         if access.tensor.dtype.itemsize > MAX_PACKED_BYTES or access.mask is not None:
             return None
-        return pack_conditions(ravel(access.index, access.tensor.shape), self.inner, PACK, captured)
+        return pack_conditions(ravel(access.index, access.tensor.shape), self.inner, PACK, workload)
 
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
         group, kernel = self.group, self.kernel

@@ -7,8 +7,6 @@ plain multiplications, so that it is what f32 arithmetic gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.kernel import (
@@ -46,6 +44,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.sizes import ravel, to_expression
+from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
 TM TN TK WM WN STAGES CLUSTER left_tiles right_tiles results shared left right left_high left_low right_high right_low
@@ -80,18 +79,18 @@ class TensorCoreRenderer:
         kernel: KernelWriter,
         group: ContractionGroup,
         schedule: TensorCoreSchedule,
-        captured: Callable[[Index], int],
+        workload: Workload,
     ) -> None:
         assert group.operand is not None
         self.kernel, self.group, self.schedule, self.operand = kernel, group, schedule, group.operand
         self.scope = Scope(kernel)
         left, right, _ = group.unscaled
-        self.left = plan_operand("left_tiles", left, self.operand, group.m, group.k, captured)
-        self.right = plan_operand("right_tiles", right, self.operand, group.n, group.k, captured)
+        self.left = plan_operand("left_tiles", left, self.operand, group.m, group.k, workload)
+        self.right = plan_operand("right_tiles", right, self.operand, group.n, group.k, workload)
         store = group.stores[-1]
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
         self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)
-        self._results = ResultWriter(kernel, group, schedule, captured, is_m_inner=self.is_m_inner)
+        self._results = ResultWriter(kernel, group, schedule, workload, is_m_inner=self.is_m_inner)
 
     @property
     def is_valid(self) -> bool:

@@ -7,7 +7,7 @@ part once; each lane works out one product's part per step, and the warp passes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -39,6 +39,7 @@ from kernel_lsp.generate.ir.scalar import (
     nodes,
 )
 from kernel_lsp.generate.ir.sizes import coefficient, ravel
+from kernel_lsp.generate.ir.workload import Workload
 
 PART_SERIAL = 1 << 21
 MAX_INT = (1 << 31) - 1
@@ -204,16 +205,14 @@ class LoadText:
         return [f"{name} < {limit}" for name, limit in names if limit]
 
 
-def plan_operand(
-    tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, captured: Callable[[Index], int]
-) -> Operand:
+def plan_operand(tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, workload: Workload) -> Operand:
     """Plan the loads of a factor: copies as wide as the captured sizes allow."""
     read = plain_read(scalar, dtype)
-    is_k_inner = _runs_along_k(scalar, k, along, captured)
+    is_k_inner = _runs_along_k(scalar, k, along, workload)
     if read is not None:
         flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
         for width in _widths(dtype, is_masked=read.mask is not None):
-            conditions = pack_conditions(flat, inner, width, captured)
+            conditions = pack_conditions(flat, inner, width, workload)
             if conditions is not None:
                 return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
@@ -285,34 +284,34 @@ def plain_read(scalar: Scalar, dtype: DType) -> Access | None:
     return None if has_lookup else scalar
 
 
-def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, captured: Callable[[Index], int]) -> bool:
+def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, workload: Workload) -> bool:
     """Return True if lanes that go along k touch fewer sectors of memory than lanes along the factor's own dim."""
     for access in accesses(scalar):
         flat = ravel(access.index, access.tensor.shape)
         if not flat.variables.isdisjoint((k, along)):
             cost = 1.0 if access.mask is None else COST_OF_COORDINATES
-            return cost * _n_sectors(flat, k, captured) <= _n_sectors(flat, along, captured)
+            return cost * _n_sectors(flat, k, workload) <= _n_sectors(flat, along, workload)
     return True
 
 
-def _n_sectors(flat: Index, variable: Variable, captured: Callable[[Index], int]) -> float:
+def _n_sectors(flat: Index, variable: Variable, workload: Workload) -> float:
     """Estimate the sectors that the lanes of a warp touch where they go along the variable."""
     found = [float(WARP)]
     for monomial, step in flat.terms:
-        run = _run_length(monomial[0], variable, captured) if len(monomial) == 1 else 0
+        run = _run_length(monomial[0], variable, workload) if len(monomial) == 1 else 0
         if run:
             n_lanes = min(WARP, run)
             found.append(WARP / n_lanes * min(n_lanes, 1 + n_lanes * abs(step) / ELEMENTS_PER_SECTOR))
     return min(found)
 
 
-def _run_length(atom: Atom, variable: Variable, captured: Callable[[Index], int]) -> int:
+def _run_length(atom: Atom, variable: Variable, workload: Workload) -> int:
     """Return how many values of the variable the atom follows one by one."""
     if atom == variable:
-        return captured(variable.extent)
+        return workload.size(variable.extent)
     if not isinstance(atom, Remainder) or atom.dividend != as_index(variable) or atom.divisor.variables:
         return 0
-    return captured(atom.divisor)
+    return workload.size(atom.divisor)
 
 
 def declare_divisions_of(scope: Scope, index: Index, variable: Variable) -> None:
@@ -337,9 +336,7 @@ def _widths(dtype: DType, *, is_masked: bool) -> tuple[int, ...]:
     return tuple(width for width in widths if width == 1 or not is_masked)
 
 
-def pack_conditions(
-    flat: Index, inner: Variable, width: int, captured: Callable[[Index], int]
-) -> tuple[Expression, ...] | None:
+def pack_conditions(flat: Index, inner: Variable, width: int, workload: Workload) -> tuple[Expression, ...] | None:
     """Return the conditions on sizes for each run of `width` along `inner` to be one aligned piece of memory; None
     where it is not, or the captured sizes violate them."""
     if width == 1:
@@ -349,8 +346,8 @@ def pack_conditions(
     if coefficient(packed, lane) != ONE:
         return None
     start = substitute(packed, {lane: ZERO})
-    needed = needed_multiples(start, width, captured)
-    if needed is None or captured(inner.extent) % width:
+    needed = needed_multiples(start, width, workload)
+    if needed is None or workload.size(inner.extent) % width:
         return None
     sizes = [inner.extent, *(size for size, _ in needed)]
     return tuple(dict.fromkeys(condition for size in sizes for condition in divisible(size, width)))

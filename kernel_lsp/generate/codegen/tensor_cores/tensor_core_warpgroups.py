@@ -7,8 +7,6 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
@@ -30,7 +28,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     TileLayout,
 )
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Index
+from kernel_lsp.generate.ir.workload import Workload
 
 MIN_STAGES = 4
 TAKEN_REGISTERS, LEFT_REGISTERS = 168, 88
@@ -41,11 +39,11 @@ def tensor_core_renderer(
     kernel: KernelWriter,
     group: ContractionGroup,
     schedule: TensorCoreSchedule,
-    captured: Callable[[Index], int],
+    workload: Workload,
 ) -> TensorCoreRenderer:
     """Return the renderer of the instructions that the schedule uses."""
     template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
-    return template(kernel, group, schedule, captured)
+    return template(kernel, group, schedule, workload)
 
 
 class WarpgroupRenderer(TensorCoreRenderer):

@@ -6,7 +6,7 @@ A kernel of its own stages the weights in the order in which the steps read them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
@@ -31,6 +31,7 @@ from kernel_lsp.generate.codegen.tensor_cores.windows import DEPTH, PIECE, Windo
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
 from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
+from kernel_lsp.generate.ir.workload import Workload
 
 TAKEN_REGISTERS, LEFT_REGISTERS = 184, 72
 """Registers per thread that multiplies, and that copies, of 128 each at first."""
@@ -57,13 +58,13 @@ class WindowRenderer(WarpgroupRenderer):
         kernel: KernelWriter,
         group: ContractionGroup,
         schedule: TensorCoreSchedule,
-        captured: Callable[[Index], int],
+        workload: Workload,
         windows: Windows,
     ) -> None:
-        super().__init__(kernel, group, schedule, captured)
+        super().__init__(kernel, group, schedule, workload)
         self.windows = windows
         self.n_columns = group.n.extent.constant or 0
-        self._results.keep_packs(captured(windows.row.extent) % PIECE == 0, divisible(windows.row.extent, PIECE))
+        self._results.keep_packs(workload.size(windows.row.extent) % PIECE == 0, divisible(windows.row.extent, PIECE))
 
     @property
     def is_valid(self) -> bool:
