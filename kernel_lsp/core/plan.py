@@ -304,6 +304,21 @@ class BoundOperation(Noun):
         return next(tensor for tensor in self.tensors if tensor.name == name)
 
     @property
+    def inputs(self) -> list[BoundTensor]:
+        return self._in_role("input")
+
+    @property
+    def outputs(self) -> list[BoundTensor]:
+        return self._in_role("output")
+
+    @property
+    def scratch(self) -> list[BoundTensor]:
+        return self._in_role("scratch")
+
+    def _in_role(self, role: Literal["input", "output", "scratch"]) -> list[BoundTensor]:
+        return [tensor for tensor in self.tensors if tensor.role == role]
+
+    @property
     def launches(self) -> list[BoundLaunch]:
         """Return the launches among the steps."""
         return [step for step in self.steps if isinstance(step, BoundLaunch)]
@@ -321,7 +336,7 @@ class BoundOperation(Noun):
     @property
     def results(self) -> tuple[tuple[BoundTensor, BoundTensor], ...]:
         """Return each declared result with the tensor that holds it: all that a judge compares."""
-        names = self.returns or {tensor.name: tensor.name for tensor in self.tensors if tensor.role == "output"}
+        names = self.returns or {tensor.name: tensor.name for tensor in self.outputs}
         held = [(name, self.tensor(holder)) for name, holder in names.items()]
         return tuple((holder.model_copy(update={"name": name}), holder) for name, holder in held)
 

@@ -297,16 +297,16 @@ def time_floor(graph: Graph, bound: BoundOperation, gpu: GpuSpec) -> TimeFloor:
 
 
 def _n_input_bytes(bound: BoundOperation) -> int:
-    return sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input")
+    return sum(tensor.n_bytes for tensor in bound.inputs)
 
 
 def _memory_s(needed: frozenset[str], bound: BoundOperation, gpu: GpuSpec) -> float:
     """Return the seconds of compulsory memory traffic. Written data may still be in L2 when the kernel has ended. An
     input that only the forward's own steps take is not read, nor is more of what they made than a shortcut needs."""
-    given = {tensor.name for tensor in bound.tensors if tensor.role == "input"}
+    given = {tensor.name for tensor in bound.inputs}
     bound, needed = bound.timed, needed & given
-    n_read = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "input" and tensor.name in needed)
-    n_written = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output")
+    n_read = sum(tensor.n_bytes for tensor in bound.inputs if tensor.name in needed)
+    n_written = sum(tensor.n_bytes for tensor in bound.outputs)
     return (n_read + max(0, n_written - gpu.l2_bytes)) / gpu.datasheet_bandwidth
 
 

@@ -179,7 +179,7 @@ def launch_features(text: str, task: Task) -> dict[str, float]:
     operations = _bound(text, task)
     steps = [step for operation in operations for step in operation.steps]
     launches = [step for step in steps if isinstance(step, BoundLaunch)]
-    scratch = sum(t.n_bytes for o in operations for t in o.tensors if t.role == "scratch")
+    scratch = sum(t.n_bytes for o in operations for t in o.scratch)
     elements = sum(t.n_elements for o in operations for t in o.tensors if t.role != "scratch")
     threads = sum(each.n_blocks * each.n_threads_per_block for each in launches)
     found = {

@@ -305,7 +305,7 @@ class _Code(CpuKernel):
         """Report all of every output, as often as it is asked."""
         sizes = tuple(bound.dims.items())
         _note(f"{bound.name} written", self.task, self.built, sizes, "zeros", is_once=True)
-        return {tensor.name: tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"}
+        return {tensor.name: tensor.n_bytes for tensor in bound.outputs}
 
     async def ends(self, *_: object) -> bool:
         """Report that all launches end."""

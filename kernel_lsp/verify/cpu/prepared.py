@@ -139,21 +139,19 @@ class CpuKernel:
         """Count the instructions of a few blocks of each launch, of all where they wait for each other. Values are not
         judged: later launches read scratch that earlier ones wrote only in part. So all memory counts as initialised,
         with zeros."""
+        options = replace(
+            _options(limits),
+            sample=BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed),
+            n_traced_blocks=N_TRACED_BLOCKS,
+            max_thread_instructions=DEFAULT_MAX_INSTRUCTIONS,
+        )
         with self._device.new_run(bound, files) as run:
-            run.write_zeros()
-            launches = bound.launches
-            sample = BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed)
-            most = DEFAULT_MAX_INSTRUCTIONS
-            options = replace(
-                _options(limits), sample=sample, n_traced_blocks=N_TRACED_BLOCKS, max_thread_instructions=most
-            )
-            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
             report: RunOutcome | None = None
-            if any(launch.attributes.get("cooperative") for launch in launches):
+            if any(launch.attributes.get("cooperative") for launch in bound.launches):
                 whole = replace(options, sample=None, max_instructions=min(MAX_WHOLE_GRID, limits.max_instructions))
-                report = await self._executor.run(buffers, launches, self.built.symbols, whole)
+                report = await self._run_over_zeros(run, bound.launches, whole)
             if report is None or (isinstance(report, TimedOut) and self.is_alive):
-                report = await self._executor.run(buffers, launches, self.built.symbols, options)
+                report = await self._run_over_zeros(run, bound.launches, options)
         if not isinstance(report, ExecutionReport):
             return report
         return _crash(report) or Profile(report.counters)
@@ -167,22 +165,23 @@ class CpuKernel:
     ) -> Mapping[str, int] | None:
         """Return the bytes of each output that some of the operation's launches write, with zeros in all tensors.
         `sample` limits each launch to a few blocks. None where they time out or fail."""
+        options = replace(_options(limits), sample=sample, keeps_written=True)
         with self._device.new_run(bound, None) as run:
-            run.write_zeros()
-            options = replace(_options(limits), sample=sample, keeps_written=True)
-            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            report = await self._executor.run(buffers, launches, self.built.symbols, options)
+            report = await self._run_over_zeros(run, launches, options)
             if not isinstance(report, ExecutionReport) or _crash(report):
                 return None
-            return {each.name: run.n_written_bytes(each) for each in bound.tensors if each.role == "output"}
+            return {each.name: run.n_written_bytes(each) for each in bound.outputs}
 
     async def ends(self, bound: BoundOperation, limits: Limits) -> bool:
         """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
         with self._device.new_run(bound, None) as run:
-            run.write_zeros()
-            buffers = run.buffers(initialised={tensor.name for tensor in bound.tensors})
-            report = await self._executor.run(buffers, bound.launches, self.built.symbols, _options(limits))
-            return not isinstance(report, TimedOut)
+            return not isinstance(await self._run_over_zeros(run, bound.launches, _options(limits)), TimedOut)
+
+    async def _run_over_zeros(self, run: RunFiles, launches: Sequence[BoundLaunch], options: RunOptions) -> RunOutcome:
+        """Run launches whose values are not judged: outputs and scratch hold zeros, and all memory is initialised."""
+        run.write_zeros()
+        buffers = run.buffers(initialised={tensor.name for tensor in run.bound.tensors})
+        return await self._executor.run(buffers, launches, self.built.symbols, options)
 
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
@@ -273,7 +272,7 @@ def _judge(
 def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:
     """Return a mismatch when blocks like those that ran cannot write every element. Catches grids that are too small,
     and blocks that do nothing or duplicate work."""
-    for tensor in (tensor for tensor in run.bound.tensors if tensor.role == "output"):
+    for tensor in run.bound.outputs:
         share_run = result.n_blocks_run / max(result.n_blocks, 1)
         share_written = float(run.written_elements(tensor).mean()) if tensor.n_elements else 1.0
         if share_written < MIN_COVERAGE * share_run:

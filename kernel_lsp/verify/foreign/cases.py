@@ -15,7 +15,6 @@ import numpy as np
 
 from kernel_lsp.config import ToleranceName
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TensorError, TimedOut
@@ -28,6 +27,7 @@ from kernel_lsp.verify.model.cases import (
     Sizes,
     captured_sizes,
     graph_of,
+    n_total,
     seeded,
     shape_of,
     shapes_for,
@@ -74,11 +74,15 @@ class ForeignCase:
         """Return the case as a timer's operation."""
         return TimedOperation(candidate_id, self.bound, self.case.operation, self.files)
 
+    def output_paths(self, folder: Path, suffix: str = "") -> dict[str, Path]:
+        """Return the files of one call's outputs, by name."""
+        return {tensor.name: folder / f"{tensor.name}{suffix}.bin" for tensor in self.bound.outputs}
+
 
 def chosen_cases(task: Task, direction: OperationKind) -> list[tuple[Case, bool]]:
     """Return the cases of one direction, each with whether its sizes are hidden."""
     captured = captured_sizes(task)
-    families = FAMILIES if _n_elements(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
+    families = FAMILIES if n_total(task, direction, captured) <= LARGE_ELEMENTS else FAMILIES[:2]
     named = [_case(direction, captured, family, is_captured=True) for family in ("given", *families)]
     hidden = [sizes for sizes in reduced_sizes(Finder(task, direction, lambda _: True)) if sizes != captured][:N_HIDDEN]
     return [(case, False) for case in named] + [
@@ -99,8 +103,7 @@ async def run_case(
     process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str, tolerance: ToleranceName = STRICT
 ) -> CaseResult | Mismatch | Crashed | TimedOut:
     """Run twice and judge both."""
-    names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
-    paths = [{name: folder / f"{name}{suffix}.bin" for name in names} for suffix in ("", ".again")]
+    first, again = case.output_paths(folder), case.output_paths(folder, ".again")
     token = secrets.token_hex(16)
     request = {
         "direction": case.case.operation,
@@ -108,11 +111,10 @@ async def run_case(
         "inputs": case.inputs,
         "declared": [
             {"name": tensor.name, "dtype": tensor.dtype.value, "shape": list(tensor.shape)}
-            for tensor in case.bound.tensors
-            if tensor.role == "output"
+            for tensor in case.bound.outputs
         ],
-        "outputs": {name: str(path) for name, path in paths[0].items()},
-        "again": {name: str(path) for name, path in paths[1].items()},
+        "outputs": {name: str(path) for name, path in first.items()},
+        "again": {name: str(path) for name, path in again.items()},
         "token": token,
     }
     ran = await process.ask("run_foreign", request, deadline_s=CASE_DEADLINE_S)
@@ -122,10 +124,9 @@ async def run_case(
     if failure is not None:
         return failure
     assert isinstance(ran, dict)
-    copies = [paths[0], {**paths[0], **{name: paths[1][name] for name in ran["spread"]}}]
-    judged: CaseResult | Mismatch = judge(case, copies[0], device_name, tolerance)
+    judged = judge(case, first, device_name, tolerance)
     if ran["spread"] and not isinstance(judged, Mismatch):
-        judged = judge(case, copies[1], device_name, tolerance)
+        judged = judge(case, {**first, **{name: again[name] for name in ran["spread"]}}, device_name, tolerance)
     return judged
 
 
@@ -160,7 +161,7 @@ def judge(
     case: ForeignCase, paths: Mapping[str, Path], device_name: str, tolerance: ToleranceName = STRICT
 ) -> CaseResult | Mismatch:
     """Judge copies of one call's outputs, by name."""
-    outputs = [(tensor, paths[tensor.name]) for tensor in case.bound.tensors if tensor.role == "output"]
+    outputs = [(tensor, paths[tensor.name]) for tensor in case.bound.outputs]
     result = _unjudged(case, device_name)
     if tolerance != STRICT:
         return judge_elementwise(result, outputs, case.expectations, tolerance)
@@ -211,20 +212,6 @@ def _bound(task: Task, case: Case, files: CaseFiles) -> BoundOperation:
 def _case(direction: OperationKind, sizes: Sizes, family: str, *, is_captured: bool) -> Case:
     case = Case(direction, tuple(sorted(sizes.items())), family, 0, "forward", is_captured=is_captured)
     return seeded(case, 0, "foreign")
-
-
-def _n_elements(task: Task, direction: OperationKind, sizes: Sizes) -> int:
-    graph, total = graph_of(task, direction), 0
-    for type_ in (*graph.input_types, *(output.type for output in graph.outputs if output.type is not None)):
-        try:
-            shape = shape_of(type_, sizes)
-        except ExpressionError:
-            continue
-        n = 1
-        for size in shape:
-            n *= size
-        total += n
-    return total
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,62 +59,8 @@ from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.operation import OperationTimer
 from kernel_lsp.verify.timing.result import NotTimed, Timed, TimingFailure, verdict_of
 
-WRITE_DEADLINE_S = 120.0
-
-
-async def time_given(
-    process: ForeignProcess,
-    cases: Sequence[ForeignCase],
-    timer: OperationTimer,
-    progress: Progress,
-    folder: Path,
-    device_name: str,
-    tolerance: ToleranceName,
-) -> CheckOutcome | None:
-    """Time the kernel on the task's own inputs, in each direction; None when nothing failed. `folder` is for
-    outputs."""
-    for case in (case for case in cases if case.is_timed):
-        asker = ForeignAsker(process, case.case.operation, case.inputs)
-        operation = case.timed(progress.candidate_id)
-        with progress.stage("eager, made ready"):
-            await timer.offer(operation)
-        match await timer.time_operation(asker, operation):
-            case Timed(comparison):
-                wrong = await _wrong_while_timed(process, asker, case, folder, device_name, tolerance)
-                if wrong is not None:
-                    return wrong
-                progress.times[case.bound.name] = comparison
-            case NotTimed(reason):
-                progress.notes.append(f"{case.bound.name}: not timed: {reason}")
-            case TimingFailure() as failure:
-                return verdict_of(failure, case.bound.name, device_name)
-    return None
-
-
-async def _wrong_while_timed(
-    process: ForeignProcess,
-    asker: ForeignAsker,
-    case: ForeignCase,
-    folder: Path,
-    device_name: str,
-    tolerance: ToleranceName,
-) -> Mismatch | Crashed | None:
-    """Judge the outputs of a random timed call, which is drawn here after it was made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [tensor.name for tensor in case.bound.tensors if tensor.role == "output"]
-    paths = {name: folder / f"{name}.bin" for name in names}
-    request = {"subject": asker.subjects[0], "outputs": {name: str(path) for name, path in paths.items()}}
-    written = await process.ask(
-        "write_timed", {**request, "place": secrets.randbelow(1 << 16)}, deadline_s=WRITE_DEADLINE_S
-    )
-    if isinstance(written, Lost):
-        return Crashed(message=f"after it was timed: {written.message}")
-    judged = judge(case, paths, device_name, tolerance)
-    return judged if isinstance(judged, Mismatch) else None
-
-
 CPU_NAME = "CPU (PyTorch)"
-OPEN_DEADLINE_S = 120.0
+OPEN_DEADLINE_S = WRITE_DEADLINE_S = 120.0
 MAX_INLINE_BUILDS = 8
 """Maximum extensions that one Python file may build."""
 NO_GPU = (
@@ -166,6 +112,8 @@ class _Check:
     device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
     cases: Sequence[ForeignCase] = ()
+    timer: OperationTimer | None = None
+    """Times the kernel where there is a GPU."""
 
     async def verdict(self) -> Verdict:
         outcome = await self._outcome()
@@ -212,8 +160,8 @@ class _Check:
                 building = self._begin(builds, self._architecture)
             with self.progress.stage("capture"):
                 task = await capturing
-            timer = await self.session.timer(task, self.device) if self.device is not None else None
-            cases = asyncio.create_task(self._cases(task, timer, under_way))
+            self.timer = await self.session.timer(task, self.device) if self.device is not None else None
+            cases = asyncio.create_task(self._cases(task, under_way))
             under_way.append(cases)
             with self.progress.stage("build"):
                 built = None if building is None else accepted_build(await building, self.progress)
@@ -223,7 +171,7 @@ class _Check:
                 made = await cases
             with self.progress.stage("process"):
                 await warming
-            return await self._run(process, builds, task, built, made, timer)
+            return await self._run(process, builds, task, built, made)
         finally:
             await end_tasks(*under_way)
             await builds.close()
@@ -256,12 +204,17 @@ class _Check:
     def _folder(self) -> Path:
         return self.session.scratch / "foreign"
 
-    async def _cases(
-        self, task: Task, timer: OperationTimer | None, under_way: list[asyncio.Future[Any]]
-    ) -> list[ForeignCase]:
+    def _new_folder(self, name: str) -> Path:
+        """Return a folder that the process may write outputs to."""
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    async def _cases(self, task: Task, under_way: list[asyncio.Future[Any]]) -> list[ForeignCase]:
         """Make the cases of the kernel. PyTorch's baselines are prepared meanwhile."""
         store = CaseStore(task, self.session.worker, self.session.new_folder("references"), self.device)
-        chosen = [pair for direction in self._directions(task) for pair in chosen_cases(task, direction)]
+        directions: tuple[OperationKind, ...] = ("forward", "backward") if task.backward is not None else ("forward",)
+        chosen = [pair for direction in directions for pair in chosen_cases(task, direction)]
         made = []
         try:
             for case, _ in chosen:
@@ -271,14 +224,11 @@ class _Check:
                 if not isinstance(found, ForeignCase):
                     continue
                 made.append(found)
-                if timer is not None and found.is_timed:
-                    under_way.append(asyncio.create_task(timer.offer(found.timed(self.progress.candidate_id))))
+                if self.timer is not None and found.is_timed:
+                    under_way.append(asyncio.create_task(self.timer.offer(found.timed(self.progress.candidate_id))))
         finally:
             await store.close()
         return made
-
-    def _directions(self, task: Task) -> tuple[OperationKind, ...]:
-        return ("forward", "backward") if task.backward is not None else ("forward",)
 
     async def _run(
         self,
@@ -287,7 +237,6 @@ class _Check:
         task: Task,
         built: ExtensionBuilt | None,
         cases: Sequence[ForeignCase],
-        timer: OperationTimer | None,
     ) -> CheckOutcome:
         with self.progress.stage("load"):
             functions = await self._open(process, builds, task, built)
@@ -300,10 +249,9 @@ class _Check:
             )
         for missing in sorted({case.case.operation for case in cases} - set(functions)):
             self.progress.notes.append(f"{missing}: it has no function of this name, so that PyTorch does it")
-        if self.device is None:
-            return await self._checked(process, runnable, None)
-        async with self.device.turn():
-            return await self._checked(process, runnable, timer)
+        self.cases = shuffled(runnable, self.session.settings.seed)
+        async with self.device.turn() if self.device is not None else nullcontext():
+            return await self._checked(process)
 
     async def _open(
         self, process: ForeignProcess, builds: ForeignBuilds, task: Task, built: ExtensionBuilt | None
@@ -347,16 +295,12 @@ class _Check:
             "file": str(self.file.absolute()),
         }
 
-    async def _checked(
-        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
-    ) -> CheckOutcome:
+    async def _checked(self, process: ForeignProcess) -> CheckOutcome:
         """Check the named sizes, then time, then check sizes that the task does not name: those may end the process."""
-        ordered = shuffled(cases, self.session.settings.seed)
-        self.cases = ordered
         steps = {
-            "cases": lambda: self._run_cases(process, [case for case in ordered if not case.is_hidden]),
-            "time": lambda: self._time(process, ordered, timer),
-            "hidden sizes": lambda: self._run_cases(process, [case for case in ordered if case.is_hidden]),
+            "cases": lambda: self._run_cases(process, [case for case in self.cases if not case.is_hidden]),
+            "time": lambda: self._time(process),
+            "hidden sizes": lambda: self._run_cases(process, [case for case in self.cases if case.is_hidden]),
         }
         for stage, step in steps.items():
             with self.progress.stage(stage):
@@ -369,7 +313,7 @@ class _Check:
         looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
         if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
             self._say_if_without_kernel()
-        if timer is None:
+        if self.timer is None:
             self.progress.notes.append("not timed: there is no GPU here")
         return Correct(cases=tuple(self.progress.cases))
 
@@ -381,21 +325,49 @@ class _Check:
             finding = Finding(code="no-own-kernel", severity=Severity.WARNING, message=NO_KERNEL, source="integrity")
             self.progress.add_findings([finding])
 
-    async def _time(
-        self, process: ForeignProcess, cases: Sequence[ForeignCase], timer: OperationTimer | None
-    ) -> CheckOutcome | None:
-        if timer is None:
+    async def _time(self, process: ForeignProcess) -> CheckOutcome | None:
+        """Time the kernel on the task's own inputs, in each direction; None when nothing failed."""
+        if self.timer is None:
             return None
-        folder = self._folder / "timed"
-        return await time_given(process, cases, timer, self.progress, folder, self.device_name, self._tolerance)
+        for case in (case for case in self.cases if case.is_timed):
+            asker = ForeignAsker(process, case.case.operation, case.inputs)
+            operation = case.timed(self.progress.candidate_id)
+            with self.progress.stage("eager, made ready"):
+                await self.timer.offer(operation)
+            match await self.timer.time_operation(asker, operation):
+                case Timed(comparison):
+                    wrong = await self._wrong_while_timed(process, asker, case)
+                    if wrong is not None:
+                        return wrong
+                    self.progress.times[case.bound.name] = comparison
+                case NotTimed(reason):
+                    self.progress.notes.append(f"{case.bound.name}: not timed: {reason}")
+                case TimingFailure() as failure:
+                    return verdict_of(failure, case.bound.name, self.device_name)
+        return None
+
+    async def _wrong_while_timed(
+        self, process: ForeignProcess, asker: ForeignAsker, case: ForeignCase
+    ) -> Mismatch | Crashed | None:
+        """Judge the outputs of a random timed call, which is drawn here after it was made."""
+        paths = case.output_paths(self._new_folder("timed"))
+        request = {
+            "subject": asker.subjects[0],
+            "outputs": {name: str(path) for name, path in paths.items()},
+            "place": secrets.randbelow(1 << 16),
+        }
+        written = await process.ask("write_timed", request, deadline_s=WRITE_DEADLINE_S)
+        if isinstance(written, Lost):
+            return Crashed(message=f"after it was timed: {written.message}")
+        judged = judge(case, paths, self.device_name, self._tolerance)
+        return judged if isinstance(judged, Mismatch) else None
 
     async def _run_cases(
         self, process: ForeignProcess, cases: Sequence[ForeignCase]
     ) -> Mismatch | Crashed | TimedOut | None:
         failures: list[tuple[ForeignCase, str]] = []
         for case in cases:
-            folder = self._folder / "outputs"
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = self._new_folder("outputs")
             found = await run_case(process, case, folder, self.device_name, self._tolerance)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(found, CaseResult):

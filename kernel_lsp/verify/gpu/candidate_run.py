@@ -245,7 +245,7 @@ def _race(launched: Launched, gpu: str) -> Crashed:
 
 def _memory_note(case: DeviceCase, scratch_bytes: int) -> str:
     """Describe the peak memory beyond the inputs, against PyTorch's own where that was measured."""
-    output_bytes = sum(tensor.n_bytes for tensor in case.bound.tensors if tensor.role == "output")
+    output_bytes = sum(tensor.n_bytes for tensor in case.bound.outputs)
     ours = f"{case.bound.name}: {_mib(output_bytes + scratch_bytes)} of device memory at its peak beside the inputs"
     return f"{ours}, eager PyTorch {_mib(case.files.eager_bytes)}" if case.files.eager_bytes else ours
 

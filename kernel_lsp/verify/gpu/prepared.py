@@ -153,7 +153,7 @@ class Launched:
     @property
     def n_bytes(self) -> int:
         """Return the bytes of the copies, at least one."""
-        outputs = [tensor for tensor in self.given.bound.tensors if tensor.role == "output"]
+        outputs = self.given.bound.outputs
         return max(1, sum(_n_copied(self.given, tensor) for tensor in outputs) * len(self.copies))
 
 
@@ -200,7 +200,7 @@ class GpuKernel:
     async def launch(self, given: DeviceCase) -> Launched | Crashed | TimedOut | Unsupported:
         """Run one case, and have its outputs copied. The caller removes them by `judge`."""
         folder = self._directory / f"case-{next(self._numbers)}"
-        tensors = [tensor for tensor in given.bound.tensors if tensor.role == "output"]
+        tensors = given.bound.outputs
         outputs = [tensor.name for tensor in tensors]
         for tensor in tensors:
             self._spare_files.place(folder / f"{tensor.name}.bin", _n_copied(given, tensor))

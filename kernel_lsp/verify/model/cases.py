@@ -188,7 +188,7 @@ def unjudged(bound: BoundOperation, family: str, n_blocks: int, n_blocks_run: in
     return CaseResult(
         operation=bound.name,
         family=family,
-        shapes={tensor.name: tensor.shape for tensor in bound.tensors if tensor.role == "input"},
+        shapes={tensor.name: tensor.shape for tensor in bound.inputs},
         n_blocks=n_blocks,
         n_blocks_run=n_blocks_run,
         errors=(),

@@ -170,7 +170,7 @@ def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[
 def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
     """Raises PlanError for more scratch than any algorithm needs: it would exhaust the device's memory."""
     n_own = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "scratch")
-    n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+    n_scratch = sum(tensor.n_bytes for tensor in bound.scratch)
     n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * n_own)
     if n_scratch > n_allowed:
         raise PlanError(

@@ -115,7 +115,7 @@ class FarLook:
         operations = list({case.sizes: bound for case, bound in plan}.values())
         if not operations[0].steps or not self._is_independent(operations[0]):
             return []
-        names = [tensor.name for tensor in operations[0].tensors if tensor.role == "output" and tensor.n_bytes]
+        names = [tensor.name for tensor in operations[0].outputs if tensor.n_bytes]
         small = [bound for bound in operations if bound.n_elements <= MAX_COMPLETE_ELEMENTS][:N_COMPLETE]
         large = [operations[0], *sorted(operations, key=lambda bound: bound.n_elements, reverse=True)[:N_SAMPLED]]
         n_told = 0
@@ -135,7 +135,7 @@ class FarLook:
     ) -> Mapping[str, float] | None:
         """Return the share of each output that all blocks write, extrapolated from `n_blocks` of each launch; 1 is
         complete. None where they do not terminate."""
-        shares = {tensor.name: 0.0 for tensor in bound.tensors if tensor.role == "output"}
+        shares = {tensor.name: 0.0 for tensor in bound.outputs}
         if not self._is_independent(bound):
             return None
         for launch in bound.launches:
@@ -199,7 +199,7 @@ class FarLook:
         blocks: Sequence[int],
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
-        n_scratch = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "scratch")
+        n_scratch = sum(tensor.n_bytes for tensor in bound.scratch)
         if not self.kernel.code.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))

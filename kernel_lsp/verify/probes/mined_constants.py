@@ -51,7 +51,7 @@ def sizes_with_room(plan: Plan, n_values: int) -> Sizes:
     """Return the smallest of a plan's sizes whose largest input has room for each value, and for others."""
 
     def room(bound: BoundOperation) -> int:
-        return max((tensor.n_elements for tensor in bound.tensors if tensor.role == "input"), default=0)
+        return max((tensor.n_elements for tensor in bound.inputs), default=0)
 
     by_room = sorted(((room(bound), case.sizes) for case, bound in plan), key=lambda entry: entry[0])
     return dict(next((sizes for n, sizes in by_room if n >= 2 * n_values), by_room[-1][1]))
