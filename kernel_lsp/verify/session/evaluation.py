@@ -77,6 +77,8 @@ class Evaluation:
         self._by, self._candidate, self._depth = evaluator, candidate, depth
         self._progress = Progress(candidate.id)
         self._plans: dict[OperationKind, Plan] = {}
+        self._prepared: Prepared
+        self._built: Built
         self._is_loaded = True
         """False once no executor loads it; the candidate is then left to the GPU."""
 
@@ -98,12 +100,13 @@ class Evaluation:
         return self._verdict(outcome, library_steps, time.monotonic() - started)
 
     async def _outcome(self, prepared: Prepared) -> CheckOutcome:
-        progress, gpu_checks = self._progress, self._by.gpu_checks
+        progress, gpu_checks, self._prepared = self._progress, self._by.gpu_checks, prepared
         progress.findings += prepared.findings
         progress.notes += _held_by_the_task(prepared)
-        built = await self._built(prepared)
+        built = await self._build()
         if not isinstance(built, Built):
             return built
+        progress.built = self._built = built
         is_known = self._candidate.id in self._by.passed_gpu or self._is_long()
         n_executors = 0 if is_known and self._depth == "rank" else min(len(self._plans), N_LOOKS)
         with self._by.platform.cpu.executors.loading_ahead(built.ptx, n_executors):
@@ -111,62 +114,62 @@ class Evaluation:
             if refused := audited(self._candidate.text, built, progress):
                 return refused
             if self._depth == "full":
-                self._add_cases_of_code(prepared, built)
-            first, failure = self._first_looks(prepared, built), None
+                self._add_cases_of_code()
+            first, failure = self._first_looks(), None
             if not is_known:
                 with progress.stage("executor"):
                     failure = await first_failure(first, progress)
                     if failure is None and self._depth == "full" and gpu_checks is None:
-                        failure = await first_failure(self._other_looks(prepared, built), progress)
+                        failure = await first_failure(self._other_looks(), progress)
             if failure is None and gpu_checks is not None:
                 plans, is_ranking = list(self._plans.values()), self._depth == "rank"
-                looks = [*(first if is_known else ()), *self._other_looks(prepared, built)]
+                looks = [*(first if is_known else ()), *self._other_looks()]
                 beside = partial(first_failure, looks) if self._depth == "full" else None
                 failure = await gpu_checks.check(built, plans, progress, beside=beside, is_ranking=is_ranking)
                 if failure is None and self._is_loaded:
                     self._by.passed_gpu.add(self._candidate.id)
         return failure or Correct(cases=tuple(progress.cases))
 
-    async def _built(self, prepared: Prepared) -> Built | BuildFailed | TimedOut:
+    async def _build(self) -> Built | BuildFailed | TimedOut:
         """Choose the cases and build the text meanwhile."""
-        progress, compiler = self._progress, self._by.platform.compiler
-        building = self._begin_building(prepared)
+        progress, compiler, prepared = self._progress, self._by.platform.compiler, self._prepared
+        building = self._begin_building()
         try:
             await asyncio.sleep(0)  # send the request to a warm compiler before choosing cases blocks this loop
             choice, depth = self._by.choice, self._depth
             self._plans = {direction: choice.plan(prepared, direction, depth) for direction in prepared.directions}
             self._prefetch()
             with progress.stage("build"):
-                built = await (building or compiler.compile(self._request(prepared)))
+                built = await (building or compiler.compile(self._request()))
         finally:
             if building is not None:
                 building.cancel()
         if isinstance(built, Built):
-            progress.built = built
             progress.findings += built.warnings
             if not is_plain(built.architecture):
                 progress.notes.append(f"compiled for {built.architecture}: it uses what that architecture alone has")
         return built
 
-    def _begin_building(self, prepared: Prepared) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
+    def _begin_building(self) -> asyncio.Task[Built | BuildFailed | TimedOut] | None:
         """Begin the build where kernel names depend on no size; None where they do."""
+        prepared = self._prepared
         names = all_names(map(prepared.operation, prepared.directions), prepared.signatures)
         if names is None:
             return None
         request = request_of(prepared.text, names, self._by.platform.gpu, self._by.gpu_device)
         return asyncio.create_task(self._by.platform.compiler.compile(request))
 
-    def _request(self, prepared: Prepared) -> BuildRequest:
+    def _request(self) -> BuildRequest:
         operations: list[BoundOperation] = [bound for plan in self._plans.values() for _, bound in plan]
-        return candidate_request(prepared, operations, self._by.platform.gpu, self._by.gpu_device)
+        return candidate_request(self._prepared, operations, self._by.platform.gpu, self._by.gpu_device)
 
     def _prefetch(self) -> None:
         if self._by.gpu_checks is not None:
             self._by.gpu_checks.prefetch(list(self._plans.values()))
 
-    def _add_cases_of_code(self, prepared: Prepared, built: Built) -> None:
+    def _add_cases_of_code(self) -> None:
         """Add the cases that the compiled code asks for."""
-        plans = self._plans.items()
+        prepared, built, plans = self._prepared, self._built, self._plans.items()
         self._plans = {kind: self._by.choice.with_code(prepared, kind, built, plan) for kind, plan in plans}
         self._progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in self._plans)
         self._prefetch()
@@ -178,48 +181,46 @@ class Evaluation:
             return False
         return any(is_too_long_to_screen(self._by.task, plan, self._by.platform.gpu) for plan in self._plans.values())
 
-    def _first_looks(self, prepared: Prepared, built: Built) -> list[Look]:
+    def _first_looks(self) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate
         for the first time. A full check of one that ran there has them beside its cases, another measurement none."""
-        checks = [self._check_of(self._depth)]
-        loaded = partial(self._loaded, prepared, built)
+        loaded, checks = partial(self._loaded, self._built), [self._check_of(self._depth)]
         return [partial(loaded, [plan], checks, without=NOT_SCREENED) for plan in self._plans.values()]
 
-    def _other_looks(self, prepared: Prepared, built: Built) -> list[Look]:
+    def _other_looks(self) -> list[Look]:
         """Return the longer checks, which no GPU has to wait for."""
         looks: list[Look] = []
         if self._is_loaded:
-            loaded = partial(self._loaded, prepared, built)
+            loaded = partial(self._loaded, self._built)
             # Without a GPU the check of all cases begins with estimates.
             checks: list[Check] = [estimate] if self._by.gpu_checks is not None else []
             checks += [left_undone, wrong_at_vast_sizes] if is_on("sizes") else []
             pairs = itertools.product(checks, self._plans.values())
             looks += [partial(loaded, [plan], [each], without=NOT_LOOKED_FURTHER) for each, plan in pairs]
-            looks += [partial(self._with_guards, prepared, built)] if is_on("guards") else []
-        return [*looks, partial(self._elsewhere, prepared, built)]
+            looks += [self._with_guards] if is_on("guards") else []
+        return [*looks, self._elsewhere]
 
-    async def _elsewhere(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
+    async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
         """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self._plans.values()]
         checks = [self._check_of("full"), *([left_undone] if is_on("sizes") else [])]
-        compiler, request = self._by.platform.compiler, self._request(prepared)
-        async with aclosing(other_programs(compiler, request, built)) as others:
+        async with aclosing(other_programs(self._by.platform.compiler, self._request(), self._built)) as others:
             async for other in others:
                 aside = Progress(progress.candidate_id)
                 failure = audited(self._candidate.text, other, aside)
-                found = failure or await self._loaded(prepared, other, few, checks, aside, without=NOT_SCREENED)
+                found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
                 if isinstance(found, Mismatch | Crashed | Rejected):
                     return said_of(found, f"compiled for {other.architecture}")
         return None
 
-    async def _with_guards(self, prepared: Prepared, built: Built, progress: Progress) -> CheckOutcome | None:
+    async def _with_guards(self, progress: Progress) -> CheckOutcome | None:
         """Run small cases with guards around local arrays, where there are any."""
-        apart = await guarded(self._by.platform.compiler, self._request(prepared), built)
+        apart = await guarded(self._by.platform.compiler, self._request(), self._built)
         if apart is None:
             return None
         few = [[plan[0], *screened_cases(plan)] for plan in self._plans.values()]
         checks, aside = [self._check_of("screen")], Progress(progress.candidate_id)
-        return said_of_guarded(await self._loaded(prepared, apart, few, checks, aside, without=NOT_SCREENED))
+        return said_of_guarded(await self._loaded(apart, few, checks, aside, without=NOT_SCREENED))
 
     def _check_of(self, depth: Depth) -> Check:
         """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
@@ -231,7 +232,6 @@ class Evaluation:
 
     async def _loaded(
         self,
-        prepared: Prepared,
         built: Built,
         plans: Sequence[Plan],
         checks: Sequence[Check],
@@ -247,13 +247,13 @@ class Evaluation:
                 progress.has_atomics = any(kernel.uses_global_atomics for kernel in loaded.facts)
                 progress.may_wait = any(kernel.may_wait for kernel in loaded.facts)
                 for plan, each in itertools.product(plans, checks):
-                    kernel = LoadedKernel(loaded, by.store, prepared, plan, progress, by.platform.gpu)
+                    kernel = LoadedKernel(loaded, by.store, self._prepared, plan, progress, by.platform.gpu)
                     if (failure := await each(kernel)) is not None:
                         return failure
                 return None
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
-            self._is_loaded = self._is_loaded and built is not self._progress.built
+            self._is_loaded = self._is_loaded and built is not self._built
             if by.gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
                 return loaded
             progress.notes.append(f"{without}: {loaded.message}")
