@@ -27,7 +27,7 @@ from kernel_lsp.core.profile import (
     ProfileReport,
     ToolRun,
 )
-from kernel_lsp.core.task import Task, TaskTensor
+from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
 from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation, time_floor
@@ -56,6 +56,7 @@ from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.timing.operation import reference_request
 
 NEEDED_TOOLS = ("ncu", "compute-sanitizer", "clang-tidy")
 PROFILED_FOLDER = "profiled"
@@ -233,14 +234,12 @@ class _Profiled:
 
     async def _trace(self, index: int, files: CaseFiles) -> tuple[ToolRun, tuple[EagerKernel, ...]]:
         """Trace PyTorch's own launches of the forward."""
-        arguments = [
-            {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
-            for argument in self._task.arguments
-        ]
-        entries = [tensor.entry for tensor in files.inputs]
         self._tell("the torch profiler looks at what PyTorch launches")
-        reference = {"name": self._task.name, "source": self._task.reference_source}
-        request = {"device": index, "inputs": entries, "reference": {**reference, "arguments": arguments}}
+        request = {
+            "device": index,
+            "inputs": [tensor.entry for tensor in files.inputs],
+            "reference": reference_request(self._task, "forward"),
+        }
         try:
             reply = await self._session.worker.ask("profile_trace", request, deadline_s=TRACE_DEADLINE_S)
         except (TargetError, EnvironmentProblem) as error:

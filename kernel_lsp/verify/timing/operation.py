@@ -327,9 +327,8 @@ def baseline_job(
     task: Task, device: int | str, bound: BoundOperation, direction: OperationName, files: CaseFiles
 ) -> Job:
     """Return PyTorch's job for these shapes, with everything that its times depend on."""
-    reference = _reference(task, direction)
-    inputs = [tensor for tensor in bound.tensors if tensor.role == "input"]
-    shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in inputs)
+    reference = reference_request(task, direction)
+    shapes = ", ".join(f"{tensor.name} {tensor.dtype.value}{list(tensor.shape)}" for tensor in bound.inputs)
     return Job(
         task_hash=hash_of(reference),
         configuration=f"{direction}: {shapes}",
@@ -337,7 +336,7 @@ def baseline_job(
             "device": device,
             "reference": reference,
             "inputs": [tensor.entry for tensor in files.inputs],
-            "written_bytes": sum(tensor.n_bytes for tensor in bound.tensors if tensor.role == "output"),
+            "written_bytes": sum(tensor.n_bytes for tensor in bound.outputs),
         },
         n_bytes=sum(tensor.n_bytes for tensor in bound.tensors),
     )
@@ -350,7 +349,8 @@ def _ranking_key(operation: TimedOperation, job: Job) -> str:
     return f"{operation.code} {job.job_id} {operation.bound.model_dump_json(exclude={'name'})}"
 
 
-def _reference(task: Task, direction: OperationName) -> dict[str, Any]:
+def reference_request(task: Task, direction: OperationName) -> dict[str, Any]:
+    """Return PyTorch's functional reference of one direction as the worker's requests describe it."""
     arguments = [
         {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
         for argument in task.arguments
