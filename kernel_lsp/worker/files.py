@@ -152,21 +152,25 @@ LARGE_BYTES = 4 << 20
 CPU = torch.device("cpu")
 
 
+def device_of(number: int | str | None) -> torch.device:
+    """Return the GPU of this number; the CPU for ``cpu`` and for None. Only a GPU has an index."""
+    return CPU if number in (None, "cpu") else torch.device("cuda", int(number))
+
+
 def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
     """Write the tensor's bytes and return its entry of the answer. Raises EnvironmentFailure when the disk refuses."""
     tensor, place = tensor.detach().contiguous(), place_of(path)
-    n_bytes = tensor.numel() * tensor.element_size()
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         # Not truncated: the pages of an existing file are reused.
         with os.fdopen(os.open(place, os.O_RDWR | os.O_CREAT, 0o666), "wb") as file:
-            if n_bytes >= LARGE_BYTES:
+            if tensor.nbytes >= LARGE_BYTES:
                 write_bytes(file.fileno(), _raw(tensor))
-            elif n_bytes:
+            elif tensor.nbytes:
                 tensor = tensor.cpu()
-                file.write(memoryview((ctypes.c_char * n_bytes).from_address(tensor.data_ptr())))
+                file.write(memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())))
                 file.flush()
-            os.ftruncate(file.fileno(), n_bytes)
+            os.ftruncate(file.fileno(), tensor.nbytes)
     except OSError as error:
         kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
         raise kind(f"cannot write test data ({error.strerror})", file=path, next_step="free some space there") from None

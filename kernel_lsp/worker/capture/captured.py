@@ -44,7 +44,7 @@ class KeptParameters:
 
     def near(self, name: str, own: torch.Tensor, seed: int) -> torch.Tensor:
         """Return a parameter near its own values: the same in all cases where it is large."""
-        if own.numel() * own.element_size() < LARGE_BYTES:
+        if own.nbytes < LARGE_BYTES:
             return near_own_values(own, own_generator(seed, "state", name))
         kept = self.by_name.get(name)
         if kept is None or kept.value._version != kept.version or kept.value.shape != own.shape:

@@ -14,7 +14,7 @@ import torch
 from ..capture.backward import GRADIENT
 from ..capture.captured import WARM, Argument, Captured
 from ..failure import Failure, TargetFailure
-from ..files import PLAN_NAMES, write_tensor
+from ..files import PLAN_NAMES, device_of, write_tensor
 from ..host import threads_for
 from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
 from ..oracle.fp64_reference import result_dtypes
@@ -91,8 +91,7 @@ def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict
     from_bytes = request.get("sample_from_bytes")
     if from_bytes is None or request["operation"] == "backward":
         return None
-    gpu = request.get("device")
-    device = torch.device("cpu") if gpu is None else torch.device("cuda", gpu)
+    device = device_of(request.get("device"))
     return sample_of(captured, case, {**captured.captured_sizes, **sizes}, int(request["seed"]), device, from_bytes)
 
 

@@ -22,6 +22,7 @@ import torch
 
 from ..capture.load import LoadedFile, build_object, load_file
 from ..failure import TargetFailure, raised_by_user, short_message
+from ..files import device_of
 
 MODEL_NEW = "ModelNew"
 Tensors = Mapping[str, torch.Tensor]
@@ -53,7 +54,7 @@ def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
     were built for `load_inline`, by key. Answers ``{"status": "opened", "functions": [...]}``, ``{"status":
     "needs_build", "key", "name", "text", "suffix"}``, or ``{"status": "refused", "message"}``.
     """
-    device = torch.device("cpu") if request["device"] == "cpu" else torch.device("cuda", int(request["device"]))
+    device = device_of(request["device"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure, short_message
-from ..files import PLAN_NAMES, read_tensor, torch_dtype, write_tensor
+from ..files import PLAN_NAMES, device_of, read_tensor, torch_dtype, write_tensor
 from ..gpu.fingerprints import as_bytes, broken_guards, spread
 from ..timing.rounds import admit
 from ..timing.subject import Subject, n_affordable_sets, refuse_zeros
@@ -44,7 +44,7 @@ class Buffers:
         self.tensors: dict[str, torch.Tensor] = {}
         self._whole: dict[str, torch.Tensor] = {}
         for name, tensor in inputs.items():
-            n_bytes = tensor.numel() * tensor.element_size()
+            n_bytes = tensor.nbytes
             whole = torch.full((n_bytes + 2 * GUARD_BYTES,), POISON_BYTE, dtype=torch.uint8, device=device)
             self._whole[name] = whole
             self.tensors[name] = whole[GUARD_BYTES : GUARD_BYTES + n_bytes].view(tensor.dtype).view(tensor.shape)
@@ -104,8 +104,7 @@ def prepare_foreign(request: dict[str, Any]) -> dict[str, Any]:
     try:
         sets = TimedSets(foreign, request["direction"], inputs)
         _TIMED[request["subject"]] = sets
-        index = foreign.device.index if foreign.device.type == "cuda" else None
-        subject = Subject(sets.arm, sets.arm, sets.n_sets, index, watch=sets)
+        subject = Subject(sets.arm, sets.arm, sets.n_sets, foreign.device.index, watch=sets)
         return {"status": "ready", **admit(request["subject"], subject, int(request.get("n_calls", 0)))}
     except RuntimeError as error:
         return {"status": "crashed", "message": short_message(error)}
@@ -137,9 +136,8 @@ class TimedSets:
     def __init__(self, foreign: Foreign, direction: str, inputs: Mapping[str, torch.Tensor]) -> None:
         self._call = getattr(foreign, direction)
         self._inputs, self._device = inputs, foreign.device
-        n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
-        index = foreign.device.index if foreign.device.type == "cuda" else None
-        self.n_sets = n_affordable_sets(2 * n_bytes, index)
+        n_bytes = sum(tensor.nbytes for tensor in inputs.values())
+        self.n_sets = n_affordable_sets(2 * n_bytes, foreign.device.index)
         self._sets = [{name: t.to(foreign.device, copy=True) for name, t in inputs.items()} for _ in range(self.n_sets)]
         self.results: list[Sequence[torch.Tensor]] = [()] * self.n_sets
         self._first: list[torch.Tensor] = []
@@ -200,7 +198,7 @@ def _run(foreign: Foreign, request: dict[str, Any], inputs: Mapping[str, torch.T
         if not _same(one, other):
             differing[entry["name"]] = spread(one, other)
             write_tensor(request["again"][entry["name"]], entry["name"], other)
-    if sum(t.numel() * t.element_size() for _, t, _ in _HELD) < MAX_KEPT_BYTES:
+    if sum(t.nbytes for _, t, _ in _HELD) < MAX_KEPT_BYTES:
         _HELD.extend((request["case"], held, copy) for held, copy in zip(first, copies))
     return {
         "late": sorted({*late, *late_again}),
@@ -273,7 +271,7 @@ def _wait() -> None:
 
 def start_pools(request: dict[str, Any]) -> dict[str, Any]:
     """Start the threads that PyTorch starts once: ``{"device"}``. Answers ``{"status": "started", "n_threads"}``."""
-    device = torch.device("cpu") if request["device"] == "cpu" else torch.device("cuda", int(request["device"]))
+    device = device_of(request["device"])
     large = torch.ones(PARALLEL_ELEMENTS)
     (large + large).sum()
     square = torch.ones(64, 64, device=device, requires_grad=True)

@@ -104,7 +104,7 @@ class _Launches:
             self._copy(name, values.to(self._dtype(name)))
 
     def _copy(self, name: str, values: torch.Tensor) -> None:
-        n_bytes = values.numel() * values.element_size()
+        n_bytes = values.nbytes
         if n_bytes:
             source = ctypes.c_void_p(values.contiguous().data_ptr())
             status = driver().cuMemcpyHtoD_v2(ctypes.c_uint64(self._addresses[name]), source, ctypes.c_size_t(n_bytes))

@@ -167,7 +167,7 @@ class BoundRun:
 
     def _bytes_of(self, role: str) -> int:
         tensors = (self._own[name] for name, own_role in self._roles.items() if own_role == role)
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def _allocate(self, tensor: Mapping[str, Any]) -> None:
         name, dtype = tensor["name"], torch_dtype(tensor["dtype"])

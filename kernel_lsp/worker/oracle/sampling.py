@@ -81,7 +81,7 @@ def sample_of(
     shapes = [shape for node in nodes if (shape := _shape(node, sizes)) is not None]
     if len(shapes) < len(nodes):
         return None
-    bytes_of = [value.numel() * value.element_size() for value in case.inputs]
+    bytes_of = [value.nbytes for value in case.inputs]
     output_bytes = sum(math.prod(shape) * node.meta["val"].dtype.itemsize for shape, node in zip(shapes, nodes))
     if sum(bytes_of) + output_bytes < from_bytes:
         return None

@@ -22,7 +22,7 @@ from ..capture.load import load_file
 from ..capture.program import quiet
 from ..capture.reference import compile_reference
 from ..failure import EnvironmentFailure, Failure, short_message
-from ..files import read_tensor
+from ..files import device_of, read_tensor
 from ..gpu.device import once_there_is_memory
 from .rounds import SUBJECTS, admit
 from .subject import Subject, is_large, n_affordable_sets, refuse_zeros, set_precision
@@ -62,8 +62,8 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
     `timing.rounds.admit`, or ``{"status": "failed", "message"}``: any exception of PyTorch is an answer.
     """
     started = time.monotonic()
-    device = None if request["device"] == "cpu" else int(request["device"])
-    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    where = device_of(request["device"])
+    device = where.index
     set_precision()
 
     def prepared() -> dict[str, Any]:
@@ -103,8 +103,8 @@ def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
             inductor.compile_threads = min(inductor.compile_threads or 1, share)
             async_compile.AsyncCompile.warm_pool()
             async_compile.AsyncCompile.use_process_pool()  # starts its processes; until they run one thread compiles
-        if request["device"] != "cpu":
-            _compile_something_small(torch.device("cuda", int(request["device"])), request["mode"])
+        if (where := device_of(request["device"])).type == "cuda":
+            _compile_something_small(where, request["mode"])
     return {"status": "ready"}
 
 
@@ -159,7 +159,7 @@ def reference_subject(
         torch._functorch.config.donated_buffer = False  # a backward runs repeatedly over one forward
         function = torch.compile(function, mode=HARNESS_GRAPHS.get(mode, mode), dynamic=False)
     names = {argument["tensor"] for argument in reference["arguments"] if "tensor" in argument}
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
+    n_bytes = sum(tensor.nbytes for tensor in inputs.values())
     has_one_set = is_large(n_bytes + written_bytes)
     n_sets = 1 if has_one_set else n_affordable_sets(n_bytes, device)
     sets = [inputs, *({name: tensor.clone() for name, tensor in inputs.items()} for _ in range(n_sets - 1))]

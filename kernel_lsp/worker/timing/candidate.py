@@ -53,7 +53,7 @@ def _prepared(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
         return admit(request["subject"], replace(other, watch=watch, graph_arm=watch.capturing), n_calls)
     kept = inputs_on(candidate.device)
     inputs, _ = kept.get(request["inputs"])
-    if not kept.may_stay_beside(2 * sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())):
+    if not kept.may_stay_beside(2 * sum(tensor.nbytes for tensor in inputs.values())):
         kept.clear()  # those of other cases would occupy memory
     refuse_zeros(inputs)
     if "before" in request:

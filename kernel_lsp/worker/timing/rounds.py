@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..failure import Failure
+from ..files import device_of
 from .stopwatch import Clocks, Resolution, Stopwatch
 from .subject import (
     GRAPH,
@@ -43,8 +44,7 @@ SUBJECTS: dict[str, Subject] = {}
 def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
     """Prepare one small kernel of PyTorch's, the same in every process, which shows the difference between two
     processes: ``{"subject", "device", "method"}``. Answers as `admit`."""
-    device = None if request["device"] == "cpu" else int(request["device"])
-    where = torch.device("cpu") if device is None else torch.device("cuda", device)
+    where = device_of(request["device"])
     pairs = [[torch.rand(PROBE_ELEMENTS, device=where) + 1 for _ in range(2)] for _ in range(MAX_SETS)]
 
     def arm(place: int) -> Callable[[], Any]:
@@ -52,7 +52,7 @@ def prepare_probe(request: dict[str, Any]) -> dict[str, Any]:
 
     graph_arm = arm if request["method"] == GRAPH else None
     try:
-        subject = Subject(arm, lambda place: lambda: None, MAX_SETS, device, graph_arm=graph_arm)
+        subject = Subject(arm, lambda place: lambda: None, MAX_SETS, where.index, graph_arm=graph_arm)
         return {"status": "ready", **admit(request["subject"], subject, MAX_SETS)}
     except RuntimeError as error:  # torch raises nothing narrower for refusals of a device
         return {"status": "crashed", "message": str(error)[:500]}
@@ -73,7 +73,7 @@ def set_calls(request: dict[str, Any]) -> dict[str, Any]:
 def wait_until_idle(request: dict[str, Any]) -> dict[str, Any]:
     """Wait until no other process's work occupies the device of ``{"device", "at_most_s"}``. Answers ``{"status":
     "ready", "is_idle", "waited_s"}``."""
-    stopwatch = stopwatch_of(None if request["device"] == "cpu" else int(request["device"]))
+    stopwatch = stopwatch_of(device_of(request["device"]).index)
     started = time.monotonic()
     while not (is_idle := stopwatch.is_idle()) and time.monotonic() - started < float(request["at_most_s"]):
         time.sleep(IDLE_POLL_S)
