@@ -56,10 +56,11 @@ class RunFiles:
             byte = POISON_BYTE if tensor.dtype.is_floating else other
             write_poison(self.path(tensor), tensor.n_bytes, byte if is_on("poison") else 0)
 
-    def write_zeros(self) -> None:
-        """Zero outputs and scratch in place of poison, where values are not judged."""
+    def zeros(self) -> list[BufferFile]:
+        """Zero outputs and scratch, where values are not judged, and return the buffers: all memory is initialised."""
         for tensor in self._own():
             _write_zeros(self.path(tensor), tensor)
+        return self.buffers({tensor.name for tensor in self.bound.tensors})
 
     def _own(self) -> Iterator[BoundTensor]:
         return (tensor for tensor in self.bound.tensors if tensor.role != "input")
