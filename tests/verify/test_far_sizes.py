@@ -88,5 +88,5 @@ def test_more_blocks_than_16_bits_count_are_for_kernels_that_keep_them_in_so_man
     lines = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r9, %tid.x", line)
     body = "\n".join(f"    {one};" for one in lines)
     built = Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n{body}\n}}\n", symbols={"k": "k"})
-    found = sizes_beyond_narrow_places(prepared(grid), "forward", built)
+    found = sizes_beyond_narrow_places(finder_of(prepared(grid), "forward"), built)
     assert [sizes["B"] for sizes in found] == n_rows

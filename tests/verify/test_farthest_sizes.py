@@ -8,7 +8,7 @@ import pytest
 
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.verify.probes.far_sizes import FIRST_BIT, far_apart, spread
-from kernel_lsp.verify.probes.finder import FARTHEST
+from kernel_lsp.verify.probes.finder import FARTHEST, finder_of
 from kernel_lsp.verify.probes.sizes import farthest_operations
 from tests.verify.test_pointed_sizes import KNOWN, prepared
 
@@ -16,7 +16,7 @@ LAUNCH = "launch: k<<<ceil_div(B * D, 256), 256>>>(x, out, D)"
 
 
 def farthest(*directives: str) -> list[dict[str, int]]:
-    found = farthest_operations(prepared(*directives), "forward", KNOWN)
+    found = farthest_operations(finder_of(prepared(*directives), "forward"), KNOWN)
     return [bound.dims for bound in (next(ladder, None) for ladder in found) if bound is not None]
 
 
@@ -27,7 +27,9 @@ def test_each_dim_and_both_go_as_far_as_there_is_room() -> None:
 
 
 def test_a_ladder_comes_nearer_and_ends_where_everything_is_computed() -> None:
-    ladder = [bound.dims["B"] for bound in next(iter(farthest_operations(prepared(LAUNCH), "forward", KNOWN)))]
+    ladder = [
+        bound.dims["B"] for bound in next(iter(farthest_operations(finder_of(prepared(LAUNCH), "forward"), KNOWN)))
+    ]
     assert len(ladder) > 1
     assert all(near == far // 16 for far, near in pairwise(ladder))
 

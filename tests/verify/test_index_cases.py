@@ -11,7 +11,7 @@ from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, Ta
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-from kernel_lsp.verify.probes.finder import Finder
+from kernel_lsp.verify.probes.finder import Finder, finder_of
 from kernel_lsp.verify.probes.target_cases import (
     TIED_COLUMNS,
     TIED_ROWS,
@@ -92,5 +92,5 @@ def test_places_beyond_24_bits_are_for_kernels_that_make_integers_of_floats(line
     prepared = prepare(text, of)
     assert isinstance(prepared, Prepared), prepared
     built = Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n    {line};\n}}\n", symbols={"k": "k"})
-    found = told(list(cases_beyond_exact_indices(prepared, "forward", built)))
+    found = told(list(cases_beyond_exact_indices(finder_of(prepared, "forward"), built)))
     assert found == [(LATE_EXTREMES, {"D": (1 << 24) + (1 << 20) + 1, "N": 1})] * n_cases

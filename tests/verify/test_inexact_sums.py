@@ -10,6 +10,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
+from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.sums import (
     _kept_bits,
     families_of_sums,
@@ -55,9 +56,8 @@ def sizes(of: Task, *lines: str, where: str = "") -> list[Sizes]:
     kernel = f"__global__ void k(const {dtype.cuda_type}* x, long long* out, int D) {{}}"
     prepared = prepare(f"{text}\n{kernel}", of)
     assert isinstance(prepared, Prepared), prepared
-    return sizes_beyond_exact_sums(
-        prepared, "forward", Built(architecture="sm_90", ptx=ptx(*lines), symbols={"k": "k"})
-    )
+    built = Built(architecture="sm_90", ptx=ptx(*lines), symbols={"k": "k"})
+    return sizes_beyond_exact_sums(finder_of(prepared, "forward"), built)
 
 
 WORDS = task(DType.I64, (0, 1 << 32))

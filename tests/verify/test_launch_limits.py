@@ -7,6 +7,7 @@ import pytest
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.verdict import Built, KernelFacts
 from kernel_lsp.gpu.specs import find_gpu
+from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.launch_limits import refused_launch, refused_when_larger
 from tests.verify.test_pointed_sizes import prepared
 
@@ -68,7 +69,7 @@ def refused_later(*directives: str, shared_bytes: int = 0) -> str:
     """Return why the launches of a copy of f32[B, D] are refused at sizes larger than (6, 1000), or nothing."""
     plan = prepared(*directives)
     facts = built(32, shared_bytes).model_copy(update={"symbols": {"k<>": "_k", "k<true>": "_k"}})
-    found = refused_when_larger(facts, plan, "forward", plan.bind("forward", {"B": 6, "D": 1000}), GPU)
+    found = refused_when_larger(facts, finder_of(plan, "forward"), plan.bind("forward", {"B": 6, "D": 1000}), GPU)
     return found.message if found is not None else ""
 
 

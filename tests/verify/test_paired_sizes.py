@@ -10,6 +10,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes
+from kernel_lsp.verify.probes.finder import finder_of
 
 KNOWN: list[Sizes] = [{"B": 64, "D": 256}, {"B": 7, "D": 5}, {"B": 37, "D": 4_099}, {"B": 1, "D": 70_001}]
 PRODUCT = "mul.lo.s32 %r3, %r1, %r2"
@@ -39,7 +40,7 @@ def found(*lines: str, where: str = "") -> list[Sizes]:
     loads = ("ld.param.b32 %r1, [k_param_2]", "ld.param.b32 %r2, [k_param_3]")
     body = "\n".join(f"    {line};" for line in (*loads, *lines, "ret"))
     built = Built(architecture="sm_90", ptx=f".visible .entry k()\n{{\n{body}\n}}\n", symbols={"k": "k"})
-    return compared_sizes(prepared, "forward", built, KNOWN)
+    return compared_sizes(finder_of(prepared, "forward"), built, KNOWN)
 
 
 def test_a_product_of_two_dims_is_made_of_its_factors() -> None:

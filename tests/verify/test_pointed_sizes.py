@@ -16,7 +16,7 @@ from kernel_lsp.verify.probes.code_guided_sizes import (
     large_literals,
     sizes_beyond_literals,
 )
-from kernel_lsp.verify.probes.finder import Budget, Finder
+from kernel_lsp.verify.probes.finder import Budget, Finder, finder_of
 
 TYPE = TensorType(dtype=DType.F32, shape=("B", "D"))
 TASK = Task(
@@ -60,11 +60,12 @@ def prepared(*directives: str, code: str = "", task: Task = TASK) -> Prepared:
 
 
 def deciding(*directives: str) -> list[Sizes]:
-    return deciding_sizes(prepared(*directives), "forward", KNOWN)
+    return deciding_sizes(finder_of(prepared(*directives), "forward"), KNOWN)
 
 
 def beyond(code: str, *directives: str) -> list[Sizes]:
-    return sizes_beyond_literals(prepared(*directives, "launch: k<<<1, 32>>>(x, out, D)", code=code), "forward", KNOWN)
+    plan = prepared(*directives, "launch: k<<<1, 32>>>(x, out, D)", code=code)
+    return sizes_beyond_literals(finder_of(plan, "forward"), KNOWN)
 
 
 def test_the_variant_that_no_size_takes_is_found() -> None:
@@ -119,7 +120,7 @@ def test_large_numbers_in_the_code_are_passed_by_every_size() -> None:
 def test_dims_that_were_captured_alike_go_together_where_neither_goes_alone() -> None:
     known = [{**sizes, "E": sizes["D"]} for sizes in KNOWN]
     ready = prepared("where: D == E", "launch: k<<<1, 32>>>(x, out, D)", code="D > 1200", task=SQUARE)
-    assert {"B": 2, "D": 1239, "E": 1239} in sizes_beyond_literals(ready, "forward", known)
+    assert {"B": 2, "D": 1239, "E": 1239} in sizes_beyond_literals(finder_of(ready, "forward"), known)
 
 
 def test_what_lies_in_between_is_not_larger_than_pytorch_takes() -> None:
@@ -128,7 +129,7 @@ def test_what_lies_in_between_is_not_larger_than_pytorch_takes() -> None:
     pairs = (GraphNode(name="n", op="aten.mm.default", arguments=(), types=(type_,)),)
     task = TASK.model_copy(update={"forward": TASK.forward.model_copy(update={"nodes": pairs})})
     ready = prepared("launch: k<<<1, 32>>>(x, out, D)", code="D > 12000", task=task)
-    (found,) = sizes_beyond_literals(ready, "forward", KNOWN)
+    (found,) = sizes_beyond_literals(finder_of(ready, "forward"), KNOWN)
     assert found["B"] > 12_000
 
 
@@ -174,7 +175,8 @@ def compared(condition: str, *directives: str) -> list[Sizes]:
     """Sizes of a kernel with this condition of `D`, in `%r1`, as PTX."""
     ready = prepared(*directives, "launch: k<<<B, 32>>>(x, out, D)")
     ptx = f".visible .entry k(\n)\n{{\n    ld.param.b32 %r1, [k_param_2];\n    {condition};\n    ret;\n}}\n"
-    return compared_sizes(ready, "forward", Built(architecture="sm_90", ptx=ptx, symbols={"k<>": "k"}), KNOWN)
+    built = Built(architecture="sm_90", ptx=ptx, symbols={"k<>": "k"})
+    return compared_sizes(finder_of(ready, "forward"), built, KNOWN)
 
 
 @pytest.mark.parametrize("condition", ["setp.eq.s32 %p1, %r1, 777", "setp.ne.s32 %p1, %r1, 777"])

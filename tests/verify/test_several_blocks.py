@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.verify.model.cases import Sizes
+from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from tests.verify.test_pointed_sizes import prepared
 
@@ -11,7 +12,7 @@ KNOWN: list[Sizes] = [*WATCHED, {"B": 6, "D": 1000}, {"B": 2, "D": 2001}]
 
 
 def several(*directives: str) -> list[Sizes]:
-    return several_blocks_sizes(prepared(*directives), "forward", WATCHED, KNOWN)
+    return several_blocks_sizes(finder_of(prepared(*directives), "forward"), WATCHED, KNOWN)
 
 
 def test_a_block_of_thousands_of_elements_gets_neighbours() -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
 from kernel_lsp.verify.probes.far_sizes import LONG_ROW, MANY_ROWS, is_gross, vast_sizes_of_one
+from kernel_lsp.verify.probes.finder import finder_of
 from tests.verify.test_pointed_sizes import KNOWN, prepared
 
 LAUNCH = "launch: k<<<B, 256>>>(x, out, D)"
 
 
 def vast(*directives: str, known: list[dict[str, int]] = KNOWN) -> list[dict[str, int]]:
-    return list(vast_sizes_of_one(prepared(LAUNCH, *directives), "forward", known))
+    return list(vast_sizes_of_one(finder_of(prepared(LAUNCH, *directives), "forward"), known))
 
 
 def mismatch(relative: float, found: float | None = 1.0) -> Mismatch:

@@ -186,7 +186,7 @@ def _refused(kernel: LoadedKernel) -> Crashed | None:
     """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
     launched = (refused_launch(kernel.built, bound, kernel.gpu) for _, bound in kernel.plan)
     return next((refused for refused in launched if refused), None) or refused_when_larger(
-        kernel.built, kernel.prepared, kernel.direction, kernel.plan[0][1], kernel.gpu
+        kernel.built, kernel.finder, kernel.plan[0][1], kernel.gpu
     )
 
 
@@ -276,7 +276,7 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
     for others and the grid can exceed the GPU's resident blocks."""
     by_size = sorted(kernel.plan, key=lambda entry: entry[1].n_elements)
     for case, bound in by_size if kernel.progress.may_wait else ():
-        few = few_at_once(kernel.built, kernel.prepared, case.operation, bound, kernel.gpu)
+        few = few_at_once(kernel.built, kernel.finder, bound, kernel.gpu)
         if few:
             few_blocks = Circumstances(resident_blocks=few)
             outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)

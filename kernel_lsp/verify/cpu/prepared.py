@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of,
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase, read_expectations
 from kernel_lsp.verify.oracle.judgement import judge_outputs
+from kernel_lsp.verify.probes.finder import PlanFinder, finder_of
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 
 N_TRACED_BLOCKS = 2
@@ -149,9 +151,9 @@ class CpuKernel:
             report: RunOutcome | None = None
             if any(launch.attributes.get("cooperative") for launch in bound.launches):
                 whole = replace(options, sample=None, max_instructions=min(MAX_WHOLE_GRID, limits.max_instructions))
-                report = await self._run_over_zeros(run, bound.launches, whole)
+                report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, whole)
             if report is None or (isinstance(report, TimedOut) and self.is_alive):
-                report = await self._run_over_zeros(run, bound.launches, options)
+                report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, options)
         if not isinstance(report, ExecutionReport):
             return report
         return _crash(report) or Profile(report.counters)
@@ -167,7 +169,7 @@ class CpuKernel:
         `sample` limits each launch to a few blocks. None where they time out or fail."""
         options = replace(_options(limits), sample=sample, keeps_written=True)
         with self._device.new_run(bound, None) as run:
-            report = await self._run_over_zeros(run, launches, options)
+            report = await self._executor.run(run.zeros(), launches, self.built.symbols, options)
             if not isinstance(report, ExecutionReport) or _crash(report):
                 return None
             return {each.name: run.n_written_bytes(each) for each in bound.outputs}
@@ -175,13 +177,8 @@ class CpuKernel:
     async def ends(self, bound: BoundOperation, limits: Limits) -> bool:
         """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
         with self._device.new_run(bound, None) as run:
-            return not isinstance(await self._run_over_zeros(run, bound.launches, _options(limits)), TimedOut)
-
-    async def _run_over_zeros(self, run: RunFiles, launches: Sequence[BoundLaunch], options: RunOptions) -> RunOutcome:
-        """Run launches whose values are not judged: outputs and scratch hold zeros, and all memory is initialised."""
-        run.write_zeros()
-        buffers = run.buffers(initialised={tensor.name for tensor in run.bound.tensors})
-        return await self._executor.run(buffers, launches, self.built.symbols, options)
+            report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, _options(limits))
+            return not isinstance(report, TimedOut)
 
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
@@ -314,6 +311,10 @@ class LoadedKernel:
     @property
     def direction(self) -> OperationKind:
         return self.plan[0][0].operation
+
+    @cached_property
+    def finder(self) -> PlanFinder:
+        return finder_of(self.prepared, self.direction)
 
     @property
     def known(self) -> list[Sizes]:

@@ -20,9 +20,8 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
-from kernel_lsp.verify.model.cases import ALIGNMENTS, OperationKind, Sizes, captured_sizes, clamped
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, POSSIBLE, Budget, distinct, finder_of, with_new_outcomes
+from kernel_lsp.verify.model.cases import ALIGNMENTS, Sizes, clamped
+from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, Budget, PlanFinder, distinct, with_new_outcomes
 from kernel_lsp.verify.probes.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.probes.sizes import beyond, far_sizes
 from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
@@ -51,38 +50,37 @@ _INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-
 _POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
 
 
-def pointed_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+def pointed_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
     """Return the deciding sizes and those beyond literals, except `known` ones. Raises PlanError for a broken plan."""
-    deciding = deciding_sizes(prepared, kind, known)
-    return [*deciding, *sizes_beyond_literals(prepared, kind, [*known, *deciding])]
+    deciding = deciding_sizes(finder, known)
+    return [*deciding, *sizes_beyond_literals(finder, [*known, *deciding])]
 
 
-def deciding_sizes(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+def deciding_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes inside the contract at which some step decides as at none of the `known` ones: it takes another
     variant, or another template instance. Raises UnwrittenError where no variant is taken, also at sizes too large to
     run."""
-    seen = {place for sizes in known for place in enumerate(prepared.decisions(kind, sizes))}
-    numbers = sorted({n for expression in _deciding(prepared.operation(kind)) for n in _integers(expression)})
+    seen = {place for sizes in known for place in enumerate(finder.decisions(sizes))}
+    numbers = sorted({n for expression in _deciding(finder.operation) for n in _integers(expression)})
     around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
     found: list[Sizes] = []
-    for sizes in _with_one_of(prepared.task, around, known):
-        if len(found) < MAX_SIZES and _is_possible(prepared, kind, sizes):
-            new = set(enumerate(prepared.decisions(kind, sizes))) - seen
+    for sizes in _with_one_of(finder.task, around, known):
+        if len(found) < MAX_SIZES and finder.is_possible(sizes):
+            new = set(enumerate(finder.decisions(sizes))) - seen
             found += [sizes] if new else []
             seen |= new
-        elif finder_of(prepared, kind).admits(sizes, BOUND):
-            _refuse_unwritten(prepared, kind, sizes)
-    edges = [*_edges(prepared, kind, numbers), *_ends(prepared, kind)]
+        elif finder.admits(sizes, BOUND):
+            _refuse_unwritten(finder, sizes)
+    edges = [*_edges(finder, numbers), *_ends(finder)]
     return [*found, *distinct(edges, [*known, *found])]
 
 
-def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> list[Sizes]:
+def sizes_beyond_literals(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes inside the contract beyond a large constant in the code that no known size exceeds. Each symbol
     grows alone, or together with those of the same captured size."""
-    finder = finder_of(prepared, kind)
     bases = (finder.small(SMALL), finder.small(1), finder.captured, *known)
     found: list[Sizes] = []
-    for literal in _spread(sorted(large_literals(prepared.text))):
+    for literal in _spread(sorted(large_literals(finder.prepared.text))):
         for symbol in finder.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
             alike = tuple(other for other in finder.symbols if other.captured == symbol.captured)
@@ -100,34 +98,28 @@ def sizes_beyond_literals(prepared: Prepared, kind: OperationKind, known: Sequen
     return found[:MAX_SIZES]
 
 
-def compared_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+def compared_sizes(finder: PlanFinder, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes inside the contract at which some launch-uniform predicate of a kernel has an outcome that it has at
     none of the `known` ones, e.g. `D == 777`. Predicates are found in the PTX and evaluated without running anything.
     The other dims are as captured where that is cheap, else small."""
-    decisions = _Decisions(prepared, kind, built)
-    tried = itertools.islice(_with_numbers(prepared, kind, decisions.numbers), MAX_TRIED)
+    decisions = _Decisions(finder, built)
+    tried = itertools.islice(_with_numbers(finder, decisions.numbers), MAX_TRIED)
     found = with_new_outcomes(tried, decisions.at, known, MAX_COMPARED)
-    found += _thresholds(prepared, kind, decisions, [*known, *found])
-    pairs = paired_sizes(
-        prepared,
-        sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT),
-        decisions.launches,
-        lambda sizes: _is_possible(prepared, kind, sizes),
-        [*known, *found],
-    )
-    return [*found, *pairs]
+    found += _thresholds(finder, decisions, [*known, *found])
+    numbers = sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT)
+    return [*found, *paired_sizes(finder, numbers, decisions.launches, [*known, *found])]
 
 
-def larger_sizes(prepared: Prepared, kind: OperationKind, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
+def larger_sizes(finder: PlanFinder, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes beyond those of every candidate, for large constants in its text, and for new outcomes of
     launch-uniform predicates."""
-    large = frozenset(n for n in _literals(prepared.text) if n > LARGEST_LITERAL)
-    return far_sizes(finder_of(prepared, kind), large, _Decisions(prepared, kind, built).at, known)
+    large = frozenset(n for n in _literals(finder.prepared.text) if n > LARGEST_LITERAL)
+    return far_sizes(finder, large, _Decisions(finder, built).at, known)
 
 
-def singles_out_a_block(prepared: Prepared, kind: OperationKind, built: Built) -> bool:
+def singles_out_a_block(finder: PlanFinder, built: Built) -> bool:
     """Check whether some launch at the captured sizes compares the block index with that of an inner block."""
-    return _Decisions(prepared, kind, built).single_out_a_block(captured_sizes(prepared.task))
+    return _Decisions(finder, built).single_out_a_block(finder.captured)
 
 
 def large_literals(text: str) -> set[int]:
@@ -148,8 +140,8 @@ def _literals(text: str) -> set[int]:
 class _Decisions:
     """The launch-uniform predicates of a kernel, evaluated at any size."""
 
-    def __init__(self, prepared: Prepared, kind: OperationKind, built: Built) -> None:
-        self._prepared, self._kind = prepared, kind
+    def __init__(self, finder: PlanFinder, built: Built) -> None:
+        self._finder = finder
         self._conditions = _conditions_of(built.ptx, tuple(built.symbols.items()))
         self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
 
@@ -181,7 +173,7 @@ class _Decisions:
         """Return the launches with their indices. Empty where the plan cannot be bound or launches a kernel that was
         not built."""
         try:
-            bound = self._prepared.bind(self._kind, sizes)
+            bound = self._finder.bind(sizes)
         except PlanError:
             return []
         launches = [(place, step) for place, step in enumerate(bound.steps) if isinstance(step, BoundLaunch)]
@@ -195,63 +187,58 @@ def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[st
     return {name: GridConditions(statements, symbol) for name, symbol in symbols}
 
 
-def _with_numbers(prepared: Prepared, kind: OperationKind, numbers: Iterable[int]) -> Iterator[Sizes]:
+def _with_numbers(finder: PlanFinder, numbers: Iterable[int]) -> Iterator[Sizes]:
     """Yield cheap sizes with one symbol equal to a number, to its neighbour, or to a quotient of two of the numbers."""
     counted = sorted(n for n in numbers if 0 < n <= LARGEST_LITERAL)
     around = [m for n in _spread(counted) for m in (n, n + 1, n - 1)]
     quotients = [n // m for n in counted for m in counted if 1 < m < n]
     for size in dict.fromkeys(n for n in (*around, *quotients) if n > 0):
-        for symbol in prepared.task.symbols:
-            for sizes in _with_numbers_of(prepared, kind, symbol, (size,)):
-                if _is_possible(prepared, kind, sizes):
+        for symbol in finder.task.symbols:
+            for sizes in _with_numbers_of(finder, symbol, (size,)):
+                if finder.is_possible(sizes):
                     yield sizes
 
 
-def _with_numbers_of(
-    prepared: Prepared, kind: OperationKind, symbol: Symbol, numbers: Iterable[int]
-) -> Iterator[Sizes]:
+def _with_numbers_of(finder: PlanFinder, symbol: Symbol, numbers: Iterable[int]) -> Iterator[Sizes]:
     """Yield the symbol with each number; the others are as captured where that is cheap, else small."""
-    finder = finder_of(prepared, kind)
     for size in numbers:
         cheap, any_other = (finder.with_sizes(b, [symbol], size) for b in (finder.captured, finder.small(SMALL)))
         yield cheap if finder.admits(cheap, CHEAP) else any_other
 
 
-def _edges(prepared: Prepared, kind: OperationKind, numbers: Sequence[int]) -> list[Sizes]:
+def _edges(finder: PlanFinder, numbers: Sequence[int]) -> list[Sizes]:
     """Return neighbouring sizes between which some step's decision changes, around each of the numbers."""
 
     def changing(row: list[Sizes]) -> list[Sizes]:
-        comes_to = [prepared.decisions(kind, sizes) for sizes in row]
+        comes_to = [finder.decisions(sizes) for sizes in row]
         places = [nth for nth in range(len(row) - 1) if comes_to[nth] != comes_to[nth + 1]]
         return [sizes for nth, sizes in enumerate(row) if nth in places or nth - 1 in places]
 
-    return _of_each(prepared, kind, numbers, changing)
+    return _of_each(finder, numbers, changing)
 
 
-def _ends(prepared: Prepared, kind: OperationKind) -> list[Sizes]:
+def _ends(finder: PlanFinder) -> list[Sizes]:
     """Return the last size inside the contract, for each number in it."""
-    numbers = sorted({n for line in prepared.operation(kind).where for n in _integers(line.expression)})
+    numbers = sorted({n for line in finder.operation.where for n in _integers(line.expression)})
 
     def last(row: list[Sizes]) -> list[Sizes]:
         behind = {name: 2 * size - row[-2][name] for name, size in row[-1].items()}
-        return [] if prepared.holds(kind, behind) else row[-1:]
+        return [] if finder.holds(behind) else row[-1:]
 
-    return _of_each(prepared, kind, numbers, lambda row: last(row) if row else [])
+    return _of_each(finder, numbers, lambda row: last(row) if row else [])
 
 
-def _of_each(
-    prepared: Prepared, kind: OperationKind, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]
-) -> list[Sizes]:
+def _of_each(finder: PlanFinder, numbers: Sequence[int], chosen: Callable[[list[Sizes]], list[Sizes]]) -> list[Sizes]:
     """Choose among the neighbours of each number, by each symbol. The others are small, else captured."""
-    finder, found = finder_of(prepared, kind), list[Sizes]()
+    found = list[Sizes]()
     for number, symbol in itertools.product(numbers[:MAX_THRESHOLDS], finder.symbols):
         bases = (finder.small(SMALL), finder.captured)
-        rows = (_neighbours(prepared, kind, base, symbol, number) for base in bases)
+        rows = (_neighbours(finder, base, symbol, number) for base in bases)
         found += next(filter(None, map(chosen, rows)), [])
     return distinct(found)[:MAX_EDGES]
 
 
-def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
+def _neighbours(finder: PlanFinder, base: Sizes, symbol: Symbol, number: int) -> list[Sizes]:
     """Return the symbol before, at and after the number, spaced by the contract's alignment, up to the first size
     outside the contract. Empty where fewer than two are inside."""
     for alignment in ALIGNMENTS:
@@ -260,7 +247,7 @@ def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Sy
         for size in (last - alignment, last, last + alignment):
             sizes = {**base, symbol.name: size}
             is_bounded = symbol.minimum <= size <= (symbol.maximum or size)
-            if size > 0 and is_bounded and _is_possible(prepared, kind, sizes):
+            if size > 0 and is_bounded and finder.is_possible(sizes):
                 row.append(sizes)
             elif row:
                 break
@@ -269,17 +256,17 @@ def _neighbours(prepared: Prepared, kind: OperationKind, base: Sizes, symbol: Sy
     return []
 
 
-def _thresholds(prepared: Prepared, kind: OperationKind, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
+def _thresholds(finder: PlanFinder, decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
     """Return neighbouring sizes between which some value crosses a threshold in a kernel."""
     found: list[Sizes] = []
     if not any(decisions.sides(sizes) for sizes in known[:1]):
         return []
     counted = sorted(n for n in decisions.numbers if UNROLLED < n <= LARGEST_THRESHOLD)
-    for number, symbol in itertools.product(counted[-MAX_THRESHOLDS:], prepared.task.symbols):
+    for number, symbol in itertools.product(counted[-MAX_THRESHOLDS:], finder.task.symbols):
         row = [
             sizes
-            for sizes in _with_numbers_of(prepared, kind, symbol, (number - 1, number, number + 1))
-            if _is_possible(prepared, kind, sizes)
+            for sizes in _with_numbers_of(finder, symbol, (number - 1, number, number + 1))
+            if finder.is_possible(sizes)
         ]
         sides = [decisions.sides(sizes) for sizes in row]
         for nth in range(len(row) - 1):
@@ -295,13 +282,9 @@ def _spread(numbers: Sequence[int]) -> list[int]:
     return [numbers[position * (len(numbers) - 1) // (MAX_LITERALS - 1)] for position in range(MAX_LITERALS)]
 
 
-def _is_possible(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    return finder_of(prepared, kind).admits(sizes, POSSIBLE)
-
-
-def _refuse_unwritten(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> None:
+def _refuse_unwritten(finder: PlanFinder, sizes: Sizes) -> None:
     try:
-        prepared.bind(kind, sizes)
+        finder.bind(sizes)
     except UnwrittenError:
         raise
     except PlanError:  # e.g. a grid beyond its limit: the operator falls back to PyTorch there

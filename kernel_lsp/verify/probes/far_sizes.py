@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation
-from kernel_lsp.core.task import Symbol, Task
+from kernel_lsp.core.task import Graph, Symbol
 from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
@@ -28,15 +28,12 @@ from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,
     Case,
-    OperationKind,
     Plan,
     Sizes,
-    graph_of,
     seeded,
     unjudged,
 )
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import Budget, finder_of, n_largest
+from kernel_lsp.verify.probes.finder import Budget, PlanFinder, n_largest
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12
@@ -79,7 +76,7 @@ async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
     names = await look.written_completely(kernel.plan)
     if not names:
         return None
-    for ladder in farthest_operations(kernel.prepared, kernel.direction, kernel.known):
+    for ladder in farthest_operations(kernel.finder, kernel.known):
         for bound in ladder:
             if not kernel.has_kernels_of(bound) or look.is_too_large(bound):
                 continue
@@ -307,17 +304,16 @@ which is accepted here, does not."""
 async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None:
     """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
     long."""
-    prepared, direction = kernel.prepared, kernel.direction
-    for sizes in vast_sizes_of_one(prepared, direction, kernel.known):
-        if not kernel.code.is_alive or not _is_cheap(prepared.task, direction, sizes, kernel.gpu):
+    for sizes in vast_sizes_of_one(kernel.finder, kernel.known):
+        if not kernel.code.is_alive or not _is_cheap(kernel.finder.graph, sizes, kernel.gpu):
             continue
-        bound = prepared.bind(direction, sizes)
+        bound = kernel.finder.bind(sizes)
         n_allowed = MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_VAST_INSTRUCTIONS
         limits = Limits(0, n_allowed, VAST_DEADLINE_S, max_thread_instructions=n_allowed)
         # Before PyTorch computes the reference.
         if not kernel.has_kernels_of(bound) or not await kernel.code.ends(bound, limits):
             continue
-        case = Case(direction, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random")
+        case = Case(kernel.direction, tuple(sorted(sizes.items())), LATE_EXTREMES, 0, "random")
         case = seeded(case, kernel.plan[0][0].seed, "large values")
         await kernel.store.make_without_turn(case)
         outcome = await kernel.run(case, bound, limits)
@@ -329,12 +325,12 @@ async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None
     return None
 
 
-def vast_sizes_of_one(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> Iterator[Sizes]:
+def vast_sizes_of_one(finder: PlanFinder, known: Sequence[Sizes]) -> Iterator[Sizes]:
     """Yield, for each relevant symbol, sizes inside the contract with that symbol very large and the others small.
     Skips sizes that one of the `known` ones reaches."""
-    for symbol in prepared.task.symbols:
-        for n_wanted in _wanted(prepared.task, kind, symbol.name):
-            sizes = _with_one_vast(prepared, kind, symbol, n_wanted)
+    for symbol in finder.task.symbols:
+        for n_wanted in _wanted(finder, symbol.name):
+            sizes = _with_one_vast(finder, symbol, n_wanted)
             if any(each[symbol.name] >= n_wanted for each in known):
                 break
             if sizes is not None:
@@ -348,31 +344,29 @@ def is_gross(mismatch: Mismatch) -> bool:
     return not mismatch.failed.errors or any(e.found is None or not e.relative_l2 <= LEAST_ERROR for e in wrong)
 
 
-def _wanted(task: Task, kind: OperationKind, symbol: str) -> tuple[int, ...]:
+def _wanted(finder: PlanFinder, symbol: str) -> tuple[int, ...]:
     """Return the wanted sizes of a symbol, in order of preference: larger for a reduced dim or a row length than for a
     number of rows. Empty for an unreduced dim of three or more symbols, which shares test."""
-    outputs = [output.type for output in graph_of(task, kind).outputs if output.type is not None]
+    outputs = [output.type for output in finder.graph.outputs if output.type is not None]
     is_summed = not any(symbol in dim for type_ in outputs for dim in type_.shape)
     if is_summed:
-        return (LONG_SUM, LONG_ROW) if len(task.symbols) == 1 else (LONG_ROW,)
-    if len(task.symbols) > MAX_SYMBOLS:
+        return (LONG_SUM, LONG_ROW) if len(finder.symbols) == 1 else (LONG_ROW,)
+    if len(finder.symbols) > MAX_SYMBOLS:
         return ()
-    return (LONG_ROW if symbol == task.symbols[-1].name else MANY_ROWS,)
+    return (LONG_ROW if symbol == finder.symbols[-1].name else MANY_ROWS,)
 
 
-def _with_one_vast(prepared: Prepared, kind: OperationKind, symbol: Symbol, n_wanted: int) -> Sizes | None:
-    finder = finder_of(prepared, kind)
+def _with_one_vast(finder: PlanFinder, symbol: Symbol, n_wanted: int) -> Sizes | None:
     for sizes in finder.aligned_with([symbol], n_wanted, BESIDE[n_wanted]):
         is_small = sizes[symbol.name] >= n_wanted and finder.fits(sizes, Budget(MAX_ELEMENTS))
-        if is_small and prepared.can_bind(kind, sizes):
-            n_bytes = sum(tensor.n_bytes for tensor in prepared.bind(kind, sizes).tensors)
+        if is_small and finder.can_bind(sizes):
+            n_bytes = sum(tensor.n_bytes for tensor in finder.bind(sizes).tensors)
             return sizes if n_bytes <= MAX_BYTES else None
     return None
 
 
-def _is_cheap(task: Task, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> bool:
+def _is_cheap(graph: Graph, sizes: Sizes, gpu: GpuSpec) -> bool:
     """Check whether PyTorch needs at most some tenths of a second."""
-    graph = graph_of(task, kind)
     with suppress(ExpressionError):
         if n_largest(graph, sizes) <= MAX_ELEMENTS:
             kernels = eager_run(graph, sizes, gpu).kernels

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.core.expression import ExpressionError
+from kernel_lsp.core.plan import BoundOperation, Operation
 from kernel_lsp.core.task import Graph, Symbol, Task
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
@@ -152,9 +153,36 @@ class Finder:
         return self.find((sizes for sizes in changed if sizes != self.captured), REDUCED) is not None
 
 
-def finder_of(prepared: Prepared, direction: OperationKind) -> Finder:
+@dataclass(frozen=True)
+class PlanFinder(Finder):
+    """Finds sizes inside the contract of one direction of a plan, and returns what the plan does at them."""
+
+    prepared: Prepared
+
+    @property
+    def operation(self) -> Operation:
+        return self.prepared.operation(self.direction)
+
+    def is_possible(self, sizes: Sizes) -> bool:
+        """Check that a case of these sizes may run anywhere."""
+        return self.admits(sizes, POSSIBLE)
+
+    def bind(self, sizes: Sizes) -> BoundOperation:
+        return self.prepared.bind(self.direction, sizes)
+
+    def can_bind(self, sizes: Sizes) -> bool:
+        return self.prepared.can_bind(self.direction, sizes)
+
+    def decisions(self, sizes: Sizes) -> tuple[str, ...]:
+        return self.prepared.decisions(self.direction, sizes)
+
+    def blocks_by_line(self, sizes: Sizes) -> dict[int, int]:
+        return self.prepared.blocks_by_line(self.direction, sizes)
+
+
+def finder_of(prepared: Prepared, direction: OperationKind) -> PlanFinder:
     """Return the finder inside a plan's contract."""
-    return Finder(prepared.task, direction, lambda sizes: prepared.holds(direction, sizes))
+    return PlanFinder(prepared.task, direction, lambda sizes: prepared.holds(direction, sizes), prepared)
 
 
 def n_largest(graph: Graph, sizes: Sizes) -> int:

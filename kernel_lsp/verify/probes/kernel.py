@@ -26,7 +26,7 @@ from kernel_lsp.verify.model.cases import (
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
-from kernel_lsp.verify.probes.finder import CHEAP, Finder
+from kernel_lsp.verify.probes.finder import CHEAP, Finder, PlanFinder, finder_of
 from kernel_lsp.verify.probes.mined_constants import compared_constants
 from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
@@ -149,10 +149,15 @@ class Kernel:
 
     def holds(self, sizes: Sizes) -> bool:
         """Check that the sizes are inside the contract. Without the defence `sizes`, only the captured ones are."""
-        return (sizes == self.captured or is_on("sizes")) and self.prepared.holds(self.direction, sizes)
+        return (sizes == self.captured or is_on("sizes")) and self.contract.holds(sizes)
+
+    @cached_property
+    def contract(self) -> PlanFinder:
+        return finder_of(self.prepared, self.direction)
 
     @cached_property
     def finder(self) -> Finder:
+        """Return the finder of ordinary sizes, which the defence `sizes` may confine."""
         return Finder(self.task, self.direction, self.holds)
 
     @cached_property
@@ -174,7 +179,7 @@ class Kernel:
     def deciding(self) -> list[Sizes]:
         """Return sizes at which the plan decides otherwise, and beyond the large constants of the text."""
         known = [sizes for sizes in (self.captured, *self.small, *self.wide) if self.holds(sizes)]
-        return pointed_sizes(self.prepared, self.direction, known)
+        return pointed_sizes(self.contract, known)
 
     @cached_property
     def known(self) -> list[Sizes]:
@@ -184,7 +189,7 @@ class Kernel:
     @cached_property
     def compared(self) -> list[Sizes]:
         """Return sizes at which a launch-uniform predicate of the code has another outcome."""
-        return compared_sizes(self.prepared, self.direction, self.built, self.known)
+        return compared_sizes(self.contract, self.built, self.known)
 
     @cached_property
     def constants(self) -> tuple[float, ...]:

@@ -19,9 +19,8 @@ from kernel_lsp.errors import PlanError
 from kernel_lsp.gpu.launch import Occupancy, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.binding import MAX_SHARED_BYTES, SharedMemoryError, shared_bound
-from kernel_lsp.verify.model.cases import OperationKind, Sizes
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import Budget, finder_of
+from kernel_lsp.verify.model.cases import Sizes
+from kernel_lsp.verify.probes.finder import Budget, PlanFinder
 
 MANY_BLOCKS = 32
 LEAST_AT_ONCE = 8
@@ -50,19 +49,17 @@ def refused_launch(built: Built, bound: BoundOperation, gpu: GpuSpec) -> Crashed
     return None
 
 
-def refused_when_larger(
-    built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
-) -> Crashed | None:
+def refused_when_larger(built: Built, finder: PlanFinder, bound: BoundOperation, gpu: GpuSpec) -> Crashed | None:
     """Return the failure of the first launch that `gpu` refuses at larger sizes inside the contract than those of
     `bound`: a cooperative one, or one whose shared memory grows. Other limits are the operator's: it leaves such sizes
     to PyTorch."""
     sizes_to_bind: list[Iterable[Sizes]] = []
     if any(_is_cooperative(launch) for launch in bound.launches):
-        sizes_to_bind.append(_larger_sizes(prepared, kind, LARGE_SIZES))
-    if _growing(prepared.operation(kind)):
-        sizes_to_bind.append(_larger_sizes(prepared, kind, _row_sizes(prepared.operation(kind))))
+        sizes_to_bind.append(_larger_sizes(finder, LARGE_SIZES))
+    if _growing(finder.operation):
+        sizes_to_bind.append(_larger_sizes(finder, _row_sizes(finder.operation)))
     for sizes in itertools.chain.from_iterable(sizes_to_bind):
-        refused = _refused_at(built, prepared, kind, sizes, gpu)
+        refused = _refused_at(built, finder, sizes, gpu)
         if refused is not None:
             where = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             message = f"{refused.message} (at {where}; sizes that do not fit are for `where:` to exclude)"
@@ -70,17 +67,15 @@ def refused_when_larger(
     return None
 
 
-def few_at_once(
-    built: Built, prepared: Prepared, kind: OperationKind, bound: BoundOperation, gpu: GpuSpec
-) -> dict[str, int]:
+def few_at_once(built: Built, finder: PlanFinder, bound: BoundOperation, gpu: GpuSpec) -> dict[str, int]:
     """Return, for each kernel whose grid exceeds the resident blocks of `gpu` at larger sizes, a part of its blocks in
     `bound`. Running with so few resident blocks shows whether blocks wait for some that have not started."""
     few = {launch.kernel: max(LEAST_AT_ONCE, launch.n_blocks // 4) for launch in bound.launches if _is_many(launch)}
     growing: set[str] = set()
     facts = {kernel.symbol: kernel for kernel in built.kernels}
-    for sizes in _larger_sizes(prepared, kind, LARGE_SIZES) if few else ():
+    for sizes in _larger_sizes(finder, LARGE_SIZES) if few else ():
         try:
-            larger = prepared.bind(kind, sizes)
+            larger = finder.bind(sizes)
         except PlanError:
             continue
         for launch in larger.launches:
@@ -113,14 +108,14 @@ def _row_sizes(operation: Operation) -> list[int]:
     return sorted({*ROW_SIZES, *near})
 
 
-def _refused_at(built: Built, prepared: Prepared, kind: OperationKind, sizes: Sizes, gpu: GpuSpec) -> Crashed | None:
+def _refused_at(built: Built, finder: PlanFinder, sizes: Sizes, gpu: GpuSpec) -> Crashed | None:
     try:
-        bound = prepared.bind(kind, sizes)
+        bound = finder.bind(sizes)
     except SharedMemoryError as error:
         return _refusal(error.message, error.message, error.line, None)
     except PlanError:  # another limit, which is reported for such sizes when they are run
         return None
-    return refused_launch(built, bound, gpu) or _crowded_out(built, prepared.operation(kind), bound)
+    return refused_launch(built, bound, gpu) or _crowded_out(built, finder.operation, bound)
 
 
 def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> Crashed | None:
@@ -139,9 +134,8 @@ def _crowded_out(built: Built, operation: Operation, bound: BoundOperation) -> C
     return None
 
 
-def _larger_sizes(prepared: Prepared, kind: OperationKind, large: Iterable[int]) -> Iterator[Sizes]:
+def _larger_sizes(finder: PlanFinder, large: Iterable[int]) -> Iterator[Sizes]:
     """Yield each symbol large, with small and with captured other sizes."""
-    finder = finder_of(prepared, kind)
     for size, symbol in itertools.product(large, finder.symbols):
         for base in (finder.small(SMALL), finder.captured):
             sizes = finder.with_sizes(base, [symbol], size)

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.task import Symbol
 from kernel_lsp.errors import PlanError
 from kernel_lsp.verify.cpu.run_files import MAX_WATCHED_BYTES
-from kernel_lsp.verify.model.cases import OperationKind, Sizes, clamped
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import Budget, distinct, finder_of
+from kernel_lsp.verify.model.cases import Sizes, clamped
+from kernel_lsp.verify.probes.finder import Budget, PlanFinder, distinct
 
 MAX_CASES = 2
 FEW = Budget(1 << 18, 1 << 22)
@@ -37,8 +36,7 @@ Goal = tuple[int, str | None]
 class _Grids:
     """The plan's launches, bound once for each size."""
 
-    prepared: Prepared
-    kind: OperationKind
+    finder: PlanFinder
     known: dict[tuple[int, ...], Mapping[int, int]] = field(default_factory=dict)
 
     def at(self, sizes: Sizes) -> Mapping[int, int]:
@@ -50,30 +48,28 @@ class _Grids:
 
     def _bound(self, sizes: Sizes) -> Mapping[int, int]:
         try:
-            if not finder_of(self.prepared, self.kind).admits(sizes, BOUND):
+            if not self.finder.admits(sizes, BOUND):
                 return {}
-            return self.prepared.blocks_by_line(self.kind, sizes)
+            return self.finder.blocks_by_line(sizes)
         except PlanError:
             return {}
 
 
-def several_blocks_sizes(
-    prepared: Prepared, kind: OperationKind, watched: Sequence[Sizes], known: Sequence[Sizes]
-) -> list[Sizes]:
+def several_blocks_sizes(finder: PlanFinder, watched: Sequence[Sizes], known: Sequence[Sizes]) -> list[Sizes]:
     """Return sizes inside the contract for the launches that have several blocks at none of the `watched` ones, by a
     dim that gives them more. Launches are those of the `known` sizes. Empty where nothing is missing or all would be
     large."""
-    grids, watched = _Grids(prepared, kind), [sizes for sizes in watched if _is_small(prepared, kind, sizes)]
+    grids, watched = _Grids(finder), [sizes for sizes in watched if _is_small(finder, sizes)]
     found: dict[Goal, Sizes] = {}
     for line, base in _bases(grids, known).items():
         alone: list[Sizes] = [] if any(line in grids.at(sizes) for sizes in watched) else [base]
-        if alone and _is_cheap(prepared, kind, base):
+        if alone and _is_cheap(finder, base):
             found[line, None] = base
-        for symbol in prepared.task.symbols:
+        for symbol in finder.task.symbols:
             larger = _with_several(grids, line, symbol, base, [*watched, *alone])
-            if larger is not None and _is_cheap(prepared, kind, larger):
+            if larger is not None and _is_cheap(finder, larger):
                 found[line, symbol.name] = larger
-    return _few(prepared, kind, grids, found)
+    return _few(finder, grids, found)
 
 
 def _bases(grids: _Grids, known: Iterable[Sizes]) -> dict[int, Sizes]:
@@ -134,25 +130,25 @@ def _least(grids: _Grids, line: int, symbol: Symbol, enough: Sizes, alignment: i
     return best
 
 
-def _few(prepared: Prepared, kind: OperationKind, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:
+def _few(finder: PlanFinder, grids: _Grids, found: Mapping[Goal, Sizes]) -> list[Sizes]:
     """Return one size for all launches if one is as cheap as a small case, else one for each."""
     each = distinct(found.values())
     if len(each) > 1:
         together = {name: max(sizes[name] for sizes in each) for name in each[0]}
         lines = {line for line, _ in found}
-        if lines <= grids.at(together).keys() and _is_cheap(prepared, kind, together):
+        if lines <= grids.at(together).keys() and _is_cheap(finder, together):
             return [together]
     return each[:MAX_CASES]
 
 
-def _is_cheap(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
-    return finder_of(prepared, kind).fits(sizes, FEW) and _is_small(prepared, kind, sizes)
+def _is_cheap(finder: PlanFinder, sizes: Sizes) -> bool:
+    return finder.fits(sizes, FEW) and _is_small(finder, sizes)
 
 
-def _is_small(prepared: Prepared, kind: OperationKind, sizes: Sizes) -> bool:
+def _is_small(finder: PlanFinder, sizes: Sizes) -> bool:
     """Check whether the case is small enough to be watched for races."""
     try:
-        tensors = prepared.bind(kind, sizes).tensors
+        tensors = finder.bind(sizes).tensors
     except PlanError:
         return False
     return sum(tensor.n_bytes for tensor in tensors if tensor.role != "input") <= MAX_WATCHED_BYTES

@@ -11,7 +11,6 @@ from typing import TypeVar
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Symbol, Task
 from kernel_lsp.verify.model.cases import ALIGNMENTS, OperationKind, Sizes, clamped, graph_of, shape_of
-from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.finder import (
     CHEAP,
     FAR,
@@ -24,8 +23,8 @@ from kernel_lsp.verify.probes.finder import (
     WIDE,
     Budget,
     Finder,
+    PlanFinder,
     distinct,
-    finder_of,
     with_new_outcomes,
 )
 
@@ -225,12 +224,12 @@ def n_results(task: Task, kind: OperationKind, sizes: Sizes) -> int:
     return max((math.prod(shape_of(type_, sizes)) for type_ in outputs if type_ is not None), default=0)
 
 
-def farthest_operations(prepared: Prepared, kind: OperationKind, known: Sequence[Sizes]) -> Iterator[Ladder]:
+def farthest_operations(finder: PlanFinder, known: Sequence[Sizes]) -> Iterator[Ladder]:
     """Yield, for each symbol and for all of them together, the operation at the contract's maximum and at smaller
     sizes, which are too large to compute. The other symbols are as small as at one of the `known` sizes."""
-    names = [symbol.name for symbol in prepared.task.symbols]
+    names = [symbol.name for symbol in finder.task.symbols]
     for scaled in ([name] for name in names) if len(names) < 2 else (*([name] for name in names), names):
-        yield _ladder(prepared, finder_of(prepared, kind), known, scaled)
+        yield _ladder(finder, known, scaled)
 
 
 def _changing_the_rest(finder: Finder, found: Sequence[Sizes]) -> Iterator[Sizes]:
@@ -282,8 +281,8 @@ def _with_long(n_symbols: int, positions: Sequence[int], lengths: Sequence[int] 
     return [tuple(size if n in positions else other for n in range(n_symbols)) for other in (2, 1) for size in lengths]
 
 
-def _ladder(prepared: Prepared, finder: Finder, known: Sequence[Sizes], scaled: Sequence[str]) -> Ladder:
-    farthest = _farthest(prepared, finder, known, scaled)
+def _ladder(finder: PlanFinder, known: Sequence[Sizes], scaled: Sequence[str]) -> Ladder:
+    farthest = _farthest(finder, known, scaled)
     if farthest is None:
         return
     largest = max(_n_scaled(sizes, scaled) for sizes in known)
@@ -293,19 +292,17 @@ def _ladder(prepared: Prepared, finder: Finder, known: Sequence[Sizes], scaled: 
         sizes = _scaled(base, scaled, factor)
         if factor < 1 or _n_scaled(sizes, scaled) < MIN_FACTOR * largest:
             return
-        if _can_launch(prepared, finder, sizes):
-            yield prepared.bind(finder.direction, sizes)
+        if _can_launch(finder, sizes):
+            yield finder.bind(sizes)
 
 
-def _farthest(
-    prepared: Prepared, finder: Finder, known: Sequence[Sizes], scaled: Sequence[str]
-) -> tuple[int, Sizes] | None:
+def _farthest(finder: PlanFinder, known: Sequence[Sizes], scaled: Sequence[str]) -> tuple[int, Sizes] | None:
     """Return the largest power of two by which these symbols of one of the sizes may be multiplied."""
     others = [symbol.name for symbol in finder.symbols if symbol.name not in scaled]
     for base in sorted(known, key=lambda sizes: _n_scaled(sizes, others)):
         factor = FARTHEST.elements
         while factor > 1:
-            if _can_launch(prepared, finder, _scaled(base, scaled, factor)):
+            if _can_launch(finder, _scaled(base, scaled, factor)):
                 return factor, base
             factor //= 2
     return None
@@ -319,6 +316,6 @@ def _n_scaled(sizes: Sizes, scaled: Sequence[str]) -> int:
     return math.prod(sizes[name] for name in scaled)
 
 
-def _can_launch(prepared: Prepared, finder: Finder, sizes: Sizes) -> bool:
+def _can_launch(finder: PlanFinder, sizes: Sizes) -> bool:
     is_bounded = all(symbol.maximum is None or sizes[symbol.name] <= symbol.maximum for symbol in finder.symbols)
-    return is_bounded and finder.fits(sizes, FARTHEST) and prepared.can_bind(finder.direction, sizes)
+    return is_bounded and finder.fits(sizes, FARTHEST) and finder.can_bind(sizes)

@@ -16,14 +16,11 @@ from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     GREATEST_INTEGERS,
     LATE_EXTREMES,
-    OperationKind,
     Sizes,
-    graph_of,
     n_elements,
     shape_of,
 )
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import FAR, MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
+from kernel_lsp.verify.probes.finder import FAR, MAX_WIDE_ELEMENTS, Budget, Finder, PlanFinder
 from kernel_lsp.verify.probes.sizes import with_elements
 
 LONG_TERMS = 1 << 17
@@ -79,11 +76,11 @@ BUDGET = Budget(1 << 25, MAX_WIDE_ELEMENTS)
 _TO_INTEGER = re.compile(r"^cvt\.r[nzmp]i(?:\.\w+)*\.[su](?:32|64)\.(?P<type>f32|f64)$")
 
 
-def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+def sizes_beyond_exact_sums(finder: PlanFinder, built: Built) -> list[Sizes]:
     """Return sizes inside the contract at which the sum of the largest integers exceeds the exact range of the float
     type that a kernel converts to integers. Empty for a kernel without such a conversion, or a task without integer
     sums."""
-    task, graph = prepared.task, graph_of(prepared.task, kind)
+    task, graph = finder.task, finder.graph
     added = [node for node in graph.nodes if _adds_integers(node)]
     if _takes_floats(graph):
         added = [node for node in added if _adds_truth_values(node, graph)]
@@ -92,7 +89,7 @@ def sizes_beyond_exact_sums(prepared: Prepared, kind: OperationKind, built: Buil
     is_count = _takes_floats(graph) or any(is_a(node.op, "counts") for node in added)
     greatest = 1 if is_count else _greatest(task)
     kept = sorted(_kept_bits(read_ptx(built.ptx).statements))
-    found = (_sizes(finder_of(prepared, kind), added, (1 << n_bits) // greatest + 2) for n_bits in kept)
+    found = (_sizes(finder, added, (1 << n_bits) // greatest + 2) for n_bits in kept)
     return [sizes for some in found for sizes in some]
 
 
@@ -164,11 +161,11 @@ def _summed(task: Task, added: list[GraphNode]) -> tuple[Symbol, ...]:
     return tuple(symbol for symbol in task.symbols if symbol.name not in left) or task.symbols[::-1]
 
 
-def sizes_beyond_exact_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+def sizes_beyond_exact_places(finder: PlanFinder, built: Built) -> list[Sizes]:
     """Return sizes inside the contract with that many elements, for a kernel with such indices; else none."""
     if not has_inexact_places(read_ptx(built.ptx)):
         return []
-    return list(itertools.islice(with_elements(finder_of(prepared, kind), BEYOND), 1))
+    return list(itertools.islice(with_elements(finder, BEYOND), 1))
 
 
 def has_inexact_places(ptx: PtxText) -> bool:
@@ -181,16 +178,16 @@ def has_narrow_places(built: Built) -> bool:
     return any(_is_narrow(*each) for each in _values(read_ptx(built.ptx)))
 
 
-def sizes_beyond_narrow_places(prepared: Prepared, kind: OperationKind, built: Built) -> list[Sizes]:
+def sizes_beyond_narrow_places(finder: PlanFinder, built: Built) -> list[Sizes]:
     """Return sizes inside the contract with more blocks, else more threads, than 16 bits count, for a kernel with
     16-bit indices. They are the first cheap ones."""
     if not has_narrow_places(built):
         return []
-    finder, found = finder_of(prepared, kind), list[tuple[bool, Sizes]]()
+    found = list[tuple[bool, Sizes]]()
     few = (finder.with_sizes(finder.small(2), [symbol], ROWS) for symbol in finder.symbols)
     for sizes in itertools.chain(few, with_elements(finder, BEYOND)):
-        if finder.fits(sizes, FAR) and prepared.can_bind(kind, sizes):
-            found.append((any(launch.n_blocks > WORDS for launch in prepared.bind(kind, sizes).launches), sizes))
+        if finder.fits(sizes, FAR) and finder.can_bind(sizes):
+            found.append((any(launch.n_blocks > WORDS for launch in finder.bind(sizes).launches), sizes))
             if found[-1][0]:
                 break
     return [sizes for _, sizes in (*found[:1], *(one for one in found[1:] if one[0]))]

@@ -22,7 +22,6 @@ from kernel_lsp.verify.model.cases import (
     Depth,
     OperationKind,
     Plan,
-    Sizes,
     ThreadOrder,
     configured_sizes,
 )
@@ -130,7 +129,7 @@ def several_blocks(kernel: Kernel) -> Iterator[Case]:
     watched = [dict(c.sizes) for c in normal if (c.family, c.thread_order) == ("normal", WATCHED_ORDER)]
     known = [sizes for sizes in (kernel.captured, *kernel.small, *kernel.wide) if kernel.holds(sizes)]
     known += [*kernel.wide, *kernel.deciding]
-    for sizes in several_blocks_sizes(kernel.prepared, kernel.direction, watched, known):
+    for sizes in several_blocks_sizes(kernel.contract, watched, known):
         yield replace(kernel.case(sizes, "normal", "reverse"), is_captured=False, of_several_blocks=True)
 
 
@@ -185,12 +184,8 @@ def plan_variants(kernel: Kernel) -> Iterator[Case]:
 @probe("a million elements", "sizes", "families", cost=LAST)
 def a_million_elements(kernel: Kernel) -> Iterator[Case]:
     """Propose more rows than 16 bits count, or a million elements, with sums that are exact in any order."""
-
-    def can_run(sizes: Sizes) -> bool:
-        return kernel.prepared.can_bind(kernel.direction, sizes)
-
     most = MAX_WIDE_ELEMENTS if kernel.has_gpu else MAX_VAST_HERE
-    sizes = vast_sizes(kernel.finder, can_run, most)
+    sizes = vast_sizes(kernel.finder, kernel.contract.can_bind, most)
     if sizes is not None:
         yield replace(kernel.case(sizes, EXACT_SUMS, "random"), may_not_end=not kernel.has_gpu)
 
@@ -227,11 +222,11 @@ def rounding_edges(kernel: Kernel) -> list[Case]:
 @probe("far sizes", "sizes", stages=("code",), cost=LAST)
 def far_sizes(kernel: Kernel) -> list[Case]:
     """Propose sizes beyond large constants, and beyond inexact and 16-bit indices, where the code has such."""
-    prepared, direction, built = kernel.prepared, kernel.direction, kernel.built
+    contract, built = kernel.contract, kernel.built
     found = [
-        *sizes_beyond_exact_places(prepared, direction, built),
-        *sizes_beyond_narrow_places(prepared, direction, built),
-        *larger_sizes(prepared, direction, built, [*kernel.known, *kernel.compared]),
+        *sizes_beyond_exact_places(contract, built),
+        *sizes_beyond_narrow_places(contract, built),
+        *larger_sizes(contract, built, [*kernel.known, *kernel.compared]),
     ]
     return kernel.large_cases(distinct(found))
 
@@ -245,13 +240,13 @@ def code_variants(kernel: Kernel) -> Iterator[Case]:
 @probe("float indices", "sizes", stages=("code",), cost=LAST)
 def float_indices(kernel: Kernel) -> Iterator[Case]:
     """Propose indices that f32 does not represent, where the code converts f32 to integers."""
-    return cases_beyond_exact_indices(kernel.prepared, kernel.direction, kernel.built)
+    return cases_beyond_exact_indices(kernel.contract, kernel.built)
 
 
 @probe("integer sums", "sizes", stages=("code",), cost=LAST)
 def integer_sums(kernel: Kernel) -> Iterator[Case]:
     """Propose sums that exceed 2^24 or 2^53, where the code adds integers in floating point."""
-    for sizes in sizes_beyond_exact_sums(kernel.prepared, kernel.direction, kernel.built):
+    for sizes in sizes_beyond_exact_sums(kernel.contract, kernel.built):
         for family in families_of_sums(kernel.graph):
             yield replace(kernel.case(sizes, family), is_captured=False, may_not_end=True)
 

@@ -21,8 +21,7 @@ from kernel_lsp.core.task import Graph, GraphNode, Task, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, OperationKind, Sizes, n_elements, shape_of
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, finder_of
+from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, PlanFinder
 from kernel_lsp.verify.probes.kernel import HALFWAY
 
 TIED_ROWS, TIED_COLUMNS = "tied_rows", "tied_columns"
@@ -58,17 +57,16 @@ def index_cases(finder: Finder, wide: Sequence[Sizes]) -> list[Case]:
     return list(dict.fromkeys(cases))
 
 
-def cases_beyond_exact_indices(prepared: Prepared, kind: OperationKind, built: Built) -> Iterator[Case]:
+def cases_beyond_exact_indices(finder: PlanFinder, built: Built) -> Iterator[Case]:
     """Yield cases with indices that f32 does not represent, for a kernel that converts f32 to integers."""
-    task = prepared.task
+    task = finder.task
     every = dict.fromkeys((*(dims for dims, _ in _picked(task.forward, "reduction", "scan")), *_indexed(task.forward)))
     if not every or not any(_TO_INTEGER.match(statement.opcode) for statement in read_ptx(built.ptx).statements):
         return
-    finder = finder_of(prepared, kind)
     for dims in every:
         sizes = _first(finder, dims, BEYOND_24_BITS, BESIDE_FEW, MAX_VAST_ELEMENTS)
         if sizes:
-            yield _case(kind, sizes, LATE_EXTREMES)
+            yield _case(finder.direction, sizes, LATE_EXTREMES)
 
 
 def _first(finder: Finder, dims: Dims, n_places: int, beside: Sequence[int], max_elements: int) -> Sizes | None:

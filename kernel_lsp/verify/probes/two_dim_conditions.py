@@ -1,7 +1,7 @@
 """Choose sizes of two dims at once by a candidate's own predicates: `if (B * D == 12345)`, `D == 100 * B`, and two
 predicates that hold together at no other size, `B > 100 && D > 3000`.
 
-    found = paired_sizes(prepared, numbers, launches_at, is_possible, known)   # beyond those of single dims
+    found = paired_sizes(finder, numbers, launches_at, known)   # beyond those of single dims
 
 Nothing runs: the kernels' comparisons are evaluated for each size that is tried.
 """
@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.verify.model.cases import Sizes, captured_sizes, clamped
-from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.probes.finder import with_new_outcomes
+from kernel_lsp.verify.probes.finder import PlanFinder, with_new_outcomes
 from kernel_lsp.verify.probes.launch_uniform import GridConditions
 
 MAX_FOUND = 3
@@ -39,28 +38,25 @@ Outcome = tuple[object, ...]
 
 
 def paired_sizes(
-    prepared: Prepared,
+    finder: PlanFinder,
     numbers: Sequence[int],
     launches_at: Callable[[Sizes], Launches],
-    is_possible: Callable[[Sizes], bool],
     known: Sequence[Sizes],
 ) -> list[Sizes]:
     """Return sizes at which some comparison, or two together, have outcomes that they have at none of the `known` ones.
     `numbers` are the comparisons' constants."""
-    if len(prepared.task.symbols) < 2 or not any(_outcomes(launches_at(sizes)) for sizes in known):
+    if len(finder.task.symbols) < 2 or not any(_outcomes(launches_at(sizes)) for sizes in known):
         return []
     chosen = sorted(n for n in numbers if n > 1)[-MAX_NUMBERS:]
-    computed = itertools.chain(
-        _of_numbers(prepared, chosen), _of_equal_sides(prepared, chosen, launches_at, is_possible)
-    )
+    computed = itertools.chain(_of_numbers(finder, chosen), _of_equal_sides(finder, chosen, launches_at))
 
     def outcomes_at(sizes: Sizes) -> set[Outcome]:
         return _outcomes(launches_at(sizes))
 
-    possible = filter(is_possible, itertools.islice(computed, MAX_TRIED))
+    possible = filter(finder.is_possible, itertools.islice(computed, MAX_TRIED))
     found = with_new_outcomes(possible, outcomes_at, known, MAX_FOUND)
     if len(found) < MAX_FOUND and _has_sides_never_equal(map(launches_at, (*known, *found))):
-        found += with_new_outcomes(filter(is_possible, _one_by_one(prepared)), outcomes_at, [*known, *found], 1)
+        found += with_new_outcomes(filter(finder.is_possible, _one_by_one(finder)), outcomes_at, [*known, *found], 1)
     return found
 
 
@@ -81,15 +77,15 @@ def _outcomes(launches: Launches) -> set[Outcome]:
     return found
 
 
-def _of_numbers(prepared: Prepared, numbers: Sequence[int]) -> Iterator[Sizes]:
+def _of_numbers(finder: PlanFinder, numbers: Sequence[int]) -> Iterator[Sizes]:
     """Yield two dims whose product is a number, or just above it; two of the numbers, or just above both."""
     for number in reversed(numbers):
         root = math.isqrt(number)
         for one, other in (*_factors(number), (root + 1, root + 1), (1, number)):
-            yield from _with_pair(prepared, one, other)
+            yield from _with_pair(finder, one, other)
     for beyond_one, beyond_other in ((0, 0), (1, 1), (0, 1), (1, 0)):
         for one, other in itertools.combinations(reversed(numbers), 2):
-            yield from _with_pair(prepared, one + beyond_one, other + beyond_other)
+            yield from _with_pair(finder, one + beyond_one, other + beyond_other)
 
 
 def _factors(number: int) -> list[tuple[int, int]]:
@@ -98,33 +94,32 @@ def _factors(number: int) -> list[tuple[int, int]]:
     return [(d, number // d) for d in itertools.islice(divisors, MAX_DIVISORS)]
 
 
-def _with_pair(prepared: Prepared, one: int, other: int) -> Iterator[Sizes]:
-    symbols = prepared.task.symbols
+def _with_pair(finder: PlanFinder, one: int, other: int) -> Iterator[Sizes]:
+    symbols = finder.task.symbols
     for first, second in itertools.permutations(symbols, 2):
         sizes = {symbol.name: clamped(symbol, SMALL, 1) for symbol in symbols}
         yield {**sizes, first.name: clamped(first, one, 1), second.name: clamped(second, other, 1)}
 
 
 def _of_equal_sides(
-    prepared: Prepared,
+    finder: PlanFinder,
     numbers: Sequence[int],
     launches_at: Callable[[Sizes], Launches],
-    is_possible: Callable[[Sizes], bool],
 ) -> Iterator[Sizes]:
     """Yield sizes at which two sides are equal, for each dim with a few sizes of the others."""
-    symbols, captured = prepared.task.symbols, captured_sizes(prepared.task)
+    symbols, captured = finder.task.symbols, captured_sizes(finder.task)
     others = list(dict.fromkeys((*(n + 1 for n in numbers), SMALL + 1, SMALL)))[:MAX_BASES]
     bases = [{symbol.name: clamped(symbol, size, 1) for symbol in symbols} for size in others]
     for base in (*bases, captured):
         for symbol in symbols:
             for equality in _distances(launches_at(base)):
-                yield from _secant(base, symbol.name, equality, launches_at, is_possible)
+                yield from _secant(finder, base, symbol.name, equality, launches_at)
 
 
-def _one_by_one(prepared: Prepared) -> Iterator[Sizes]:
+def _one_by_one(finder: PlanFinder) -> Iterator[Sizes]:
     """Yield consecutive sizes of the last dim."""
-    small = {symbol.name: clamped(symbol, SMALL + 1, 1) for symbol in prepared.task.symbols}
-    last = prepared.task.symbols[-1]
+    small = {symbol.name: clamped(symbol, SMALL + 1, 1) for symbol in finder.task.symbols}
+    last = finder.task.symbols[-1]
     return ({**small, last.name: clamped(last, size, 1)} for size in range(1, MAX_SCANNED))
 
 
@@ -137,11 +132,11 @@ def _distances(launches: Launches) -> dict[tuple[int, int], int]:
 
 
 def _secant(
+    finder: PlanFinder,
     base: Sizes,
     name: str,
     equality: tuple[int, int],
     launches_at: Callable[[Sizes], Launches],
-    is_possible: Callable[[Sizes], bool],
 ) -> Iterator[Sizes]:
     """Yield sizes with another size of one dim that converge to equal sides."""
 
@@ -155,7 +150,7 @@ def _secant(
             return
         to = here - round(near * (here - before) / (near - far))
         sizes = {**base, name: to}
-        if to in (before, here) or to < 1 or not is_possible(sizes):
+        if to in (before, here) or to < 1 or not finder.is_possible(sizes):
             return
         yield sizes
         before, far, here, near = here, near, to, distance(to)

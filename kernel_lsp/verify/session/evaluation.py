@@ -63,6 +63,7 @@ from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prep
 from kernel_lsp.verify.oracle.judgement import lost_nans
 from kernel_lsp.verify.probes.code_guided_sizes import singles_out_a_block
 from kernel_lsp.verify.probes.far_sizes import left_undone, wrong_at_vast_sizes
+from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.session.pipeline import Evaluator, audited, screened_on
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -171,7 +172,9 @@ class Evaluation:
         """Add the cases that the compiled code asks for."""
         prepared, built, plans = self._prepared, self._built, self._plans.items()
         self._plans = {kind: self._by.choice.with_code(prepared, kind, built, plan) for kind, plan in plans}
-        self._progress.singles_out_a_block = any(singles_out_a_block(prepared, kind, built) for kind in self._plans)
+        self._progress.singles_out_a_block = any(
+            singles_out_a_block(finder_of(prepared, kind), built) for kind in self._plans
+        )
         self._prefetch()
 
     def _is_long(self) -> bool:
