@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pydantic import BaseModel
 
-from kernel_lsp.cli import console
 from kernel_lsp.errors import KernelLspError, RepliesAwaited, UnknownInputsError
 from kernel_lsp.llm.manual import prompt_text
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
@@ -124,9 +123,10 @@ _TURN = asyncio.Lock()
 async def paste(request: ModelRequest) -> Replied | ModelFailed:
     """Show the prompt, read the reply. One at a time."""
     async with _TURN:
-        console.stderr.rule("prompt")
-        console.stderr.print(prompt_text(request), markup=False)
-        console.stderr.rule(f"paste the reply, then a line with a single {END_MARK}")
+        stderr = _console("stderr")
+        stderr.rule("prompt")
+        stderr.print(prompt_text(request), markup=False)
+        stderr.rule(f"paste the reply, then a line with a single {END_MARK}")
         text = await asyncio.to_thread(_read_reply)
     if not text.strip():
         return ModelFailed(model="paste", cause="unavailable", message="nothing was pasted")
