@@ -41,6 +41,6 @@ def _read(path: Path) -> ScheduleTable:
     try:
         return ScheduleTable.read(path)
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = error.strerror if isinstance(error, OSError) else "it is not one"
         step = "name a file of benchmarks/schedule_jobs.py --join"
         raise UserError(f"no table of times: {reason}", file=str(path), next_step=step) from None

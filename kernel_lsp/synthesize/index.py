@@ -114,6 +114,6 @@ def _read(path: Path, request: SynthesisRequest) -> dict[int, Attempt]:
         raise UserError(
             f"the folder holds a synthesis with another {', '.join(differing).replace('_', ' ')}",
             file=str(path),
-            next_step="give the same options to resume it, or another --out folder",
+            next_step="give the same options to resume it, or name another folder",
         )
     return {attempt.index: attempt for attempt in attempts}

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
-from kernel_lsp.errors import EnvironmentProblem, KernelLspError
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError
 from kernel_lsp.evolve.archive.dataset import parquet_module
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
@@ -31,7 +31,7 @@ from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
 CRAWL_DEADLINE_S = 600.0
 MAX_ATTEMPTS_PER_TASK = 30
-"""Maximum attempts per task asked for; a share of accepted tasks below this is a fault of the options."""
+"""Maximum attempts per accepted task and the next one; a share below this is a fault of the options."""
 MIN_ATTEMPTS = 200
 N_TASKS_PER_WORKER = 300
 """Attempts after which a worker is replaced: torch keeps what it compiled."""
@@ -60,7 +60,7 @@ class Synthesis:
     @property
     def is_exhausted(self) -> bool:
         n_settled = len(self.accepted) + len(self.dropped)
-        return n_settled >= max(MIN_ATTEMPTS, MAX_ATTEMPTS_PER_TASK * self.n_tasks)
+        return n_settled >= max(MIN_ATTEMPTS, MAX_ATTEMPTS_PER_TASK * (len(self.accepted) + 1))
 
     def settle(self, attempt: Attempt) -> None:
         """Accept or drop the next attempt in order; the first of equal graphs stays."""
@@ -83,6 +83,10 @@ async def synthesize(
 ) -> Synthesis:
     """Return the finished synthesis, its files written. Raises EnvironmentProblem, UserError."""
     parquet_module()  # missing, it is told before any work
+    for each in request.held_out:
+        if not Path(each.partition("::")[0]).exists():
+            step = "correct --held-out: no task would be compared with it"
+            raise UserError("there is no such file or folder", file=each, next_step=step)
     for path in (folder.tasks, folder.drafts):
         path.mkdir(parents=True, exist_ok=True)
     python = await find_python(settings.python)

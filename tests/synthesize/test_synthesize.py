@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from kernel_lsp.config import Settings
 from kernel_lsp.core.task import Graph
 from kernel_lsp.errors import UserError
 from kernel_lsp.synthesize.attempt import Attempt, HeldOut, Trace, inefficiencies, similarity
 from kernel_lsp.synthesize.index import open_journal, task_name, write_index
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
-from kernel_lsp.synthesize.run import Synthesis, summarize
+from kernel_lsp.synthesize.run import MIN_ATTEMPTS, Synthesis, summarize, synthesize
 
 REQUEST = SynthesisRequest(seed=0, scale="cpu")
 
@@ -51,6 +52,24 @@ def test_the_first_of_equal_graphs_stays() -> None:
     synthesis = settled(attempt(0, "a"), attempt(1, "b"), attempt(2, "a"))
     assert [each.index for each in synthesis.accepted] == [0, 1]
     assert [each.dropped_by for each in synthesis.dropped] == ["duplicate"]
+
+
+def test_it_ends_when_fewer_than_one_in_thirty_pass() -> None:
+    synthesis = Synthesis(6000, REQUEST)
+    for index in range(MIN_ATTEMPTS):
+        assert not synthesis.is_exhausted
+        synthesis.settle(attempt(index, dropped_by="runs-compiled"))
+    assert synthesis.is_exhausted
+    for index in range(MIN_ATTEMPTS, MIN_ATTEMPTS + 10):
+        synthesis.settle(attempt(index))
+    assert not synthesis.is_exhausted
+
+
+async def test_a_held_out_path_that_is_none_is_refused(tmp_path: Path) -> None:
+    request = REQUEST.model_copy(update={"held_out": (str(tmp_path / "nowhere"),)})
+    with pytest.raises(UserError, match="no such file or folder"):
+        await synthesize(1, request, SynthesisFolder(tmp_path / "out"), Settings(), 1, lambda _: None)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_dropped_task_reaches_no_later_filter() -> None:
