@@ -6,7 +6,7 @@ import operator
 
 import pytest
 
-from kernel_lsp.toolchain.integrity.ptx_text import Function, Source, functions_of, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import Function, Source, read_ptx
 
 BODY = """
     ld.param.u64 %rd1, [k_param_0];
@@ -52,4 +52,4 @@ def test_statements_behind_a_value_are_met_once() -> None:
 
 
 def kernel() -> Function:
-    return functions_of(read_ptx(f".visible .entry k()\n{{\n{BODY}\n}}\n"))["k"]
+    return read_ptx(f".visible .entry k()\n{{\n{BODY}\n}}\n").functions["k"]

@@ -23,7 +23,7 @@ from kernel_lsp.toolchain.integrity.device_state import (
     written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, Place, PtxText, Statement, functions_of, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, Place, PtxText, Statement, read_ptx
 from kernel_lsp.toolchain.integrity.refused_text import SOURCE, source_findings
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
@@ -149,7 +149,7 @@ def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
 
 def _address_findings(ptx: PtxText, text: str, symbols: Symbols) -> Iterator[Finding]:
     """Return one finding per pointer parameter whose address a kernel computes with."""
-    signatures, functions = kernel_signatures(text), functions_of(ptx)
+    signatures, functions = kernel_signatures(text), ptx.functions
     for name, symbol in symbols:
         called = _KERNEL_NAME.search(name)
         for signature in (each for each in signatures if called and each.name == called["name"]):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, PtxText, Source, Statement, functions_of, mentioned
+from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, PtxText, Source, Statement, mentioned
 
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 """System functions that receive addresses of strings and only read them."""
@@ -41,7 +41,7 @@ def written_variables(ptx: PtxText) -> list[tuple[str, Place]]:
     if not variables:
         return []
     points_to = _points_to(ptx, variables)
-    functions = functions_of(ptx).values()
+    functions = ptx.functions.values()
     exchanged = _exchanged(functions, ptx, variables, points_to)
     found: dict[str, Place] = {}
     for one in functions:
@@ -222,7 +222,7 @@ _ADDRESS_OPERAND = re.compile(r"\[(?P<address>[^\]]*)\]")
 
 def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
     """Return the functions that use the workspace registers only for a grid barrier."""
-    return frozenset(name for name, function in functions_of(ptx).items() if _is_only_a_barrier(function))
+    return frozenset(name for name, function in ptx.functions.items() if _is_only_a_barrier(function))
 
 
 def _is_only_a_barrier(function: Function) -> bool:
@@ -283,7 +283,7 @@ def _kinds_used(text: str, kinds: Mapping[str, _Kind]) -> set[_Kind]:
 
 def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
     """Return the functions that read a clock and use it only for the duration of sleeps."""
-    functions = functions_of(ptx).items()
+    functions = ptx.functions.items()
     return frozenset(name for name, one in functions if name and _reads_a_clock(one) and _Body(one).only_paces_waits())
 
 

@@ -98,6 +98,14 @@ class PtxText:
     statements: tuple[Statement, ...]
     entries: tuple[str, ...]
 
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        """Return the functions by symbol; statements outside of functions by the empty name."""
+        bodies: dict[str, list[Statement]] = {}
+        for statement in self.statements:
+            bodies.setdefault(statement.function, []).append(statement)
+        return {name: Function(name, body) for name, body in bodies.items()}
+
 
 @lru_cache(maxsize=N_REMEMBERED)
 def read_ptx(ptx: str) -> PtxText:
@@ -345,11 +353,3 @@ class Function:
                     waiting.extend(again)
                     queued.update(again)
         return facts
-
-
-def functions_of(ptx: PtxText) -> dict[str, Function]:
-    """Return the functions of a text, by symbol; those outside of functions by the empty name."""
-    bodies: dict[str, list[Statement]] = {}
-    for statement in ptx.statements:
-        bodies.setdefault(statement.function, []).append(statement)
-    return {name: Function(name, body) for name, body in bodies.items()}

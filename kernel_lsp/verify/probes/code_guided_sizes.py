@@ -183,8 +183,8 @@ class _Decisions:
 @lru_cache(maxsize=N_REMEMBERED)
 def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
     """Return each kernel's predicates, by name expression."""
-    statements = read_ptx(ptx).statements
-    return {name: GridConditions(statements, symbol) for name, symbol in symbols}
+    functions = read_ptx(ptx).functions
+    return {name: GridConditions(functions[symbol].body if symbol in functions else ()) for name, symbol in symbols}
 
 
 def _with_numbers(finder: PlanFinder, numbers: Iterable[int]) -> Iterator[Sizes]:

@@ -22,7 +22,7 @@ from kernel_lsp.core.verdict import Crashed, Mismatch
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import BlockSample
-from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, functions_of, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
 from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.cases import (
@@ -214,7 +214,7 @@ class FarLook:
 def numbers_its_threads(ptx: PtxText, symbol: str, launch: BoundLaunch) -> bool:
     """Check whether the kernel multiplies the block index by the block size in 32 bits, as CUDA's own examples do. Its
     grids cannot be larger than that number."""
-    function, sizes = functions_of(ptx).get(symbol), {launch.n_threads_per_block, *launch.block} - {1}
+    function, sizes = ptx.functions.get(symbol), {launch.n_threads_per_block, *launch.block} - {1}
     if function is None:
         return False
     holds = function.inferred({}, _special_register, lambda first, _: first)

@@ -65,10 +65,9 @@ class _Step:
 class GridConditions:
     """The launch-uniform predicates of one kernel, read from its PTX."""
 
-    def __init__(self, statements: Iterable[Statement], symbol: str) -> None:
-        own = [statement for statement in statements if statement.function == symbol]
-        self._steps, self._conditions = _followed(own)
-        self._picks = list(_picks(own))
+    def __init__(self, body: Sequence[Statement]) -> None:
+        self._steps, self._conditions = _followed(body)
+        self._picks = list(_picks(body))
         self._makers = {step.result: step for step in self._steps}
         self.numbers = frozenset(self._numbers_behind(self._conditions))
         self.chosen = frozenset(self._chosen())

@@ -11,7 +11,7 @@ from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.toolchain.integrity.ptx_text import Function, PtxText, Source, Statement, functions_of, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import Function, PtxText, Source, Statement, read_ptx
 from kernel_lsp.verify.model.cases import (
     ALIGNMENTS,
     GREATEST_INTEGERS,
@@ -195,7 +195,7 @@ def sizes_beyond_narrow_places(finder: PlanFinder, built: Built) -> list[Sizes]:
 
 def _values(ptx: PtxText) -> Iterator[tuple[Statement, Function]]:
     """Yield the statements that first set a register, each with its function."""
-    return ((made[0], one) for one in functions_of(ptx).values() for made in one.definitions.values())
+    return ((made[0], one) for one in ptx.functions.values() for made in one.definitions.values())
 
 
 def _is_narrow(statement: Statement, function: Function) -> bool:
