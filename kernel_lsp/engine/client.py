@@ -38,8 +38,7 @@ class EngineClient:
         return self._channel.pid if self._channel is not None and self._channel.is_alive else 0
 
     async def ask(self, request: Request, on_event: OnEvent | None = None) -> Reply:
-        """Send a request and return its reply, which may report that the engine died or failed to start. `on_event`
-        receives the job's events first."""
+        """Send a request and return its reply, or why there is none. `on_event` receives the job's events first."""
         try:
             channel = await self._running()
         except OSError as error:

@@ -108,8 +108,7 @@ class RowSplits:
         return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
 
     def parts_beside_rows(self, definition: Reduction) -> int:
-        """Return the number of parts of a sum over rows that other reductions loop over: as many as blocks that fill
-        the GPU with several rows each; 0 where no other reduction loops over those rows."""
+        """Return the parts of a sum over rows that others loop over, as many as fill the GPU; 0 without such others."""
         pattern = pattern_of(definition)
         if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
             return 0

@@ -145,9 +145,8 @@ class _Checker:
     def check_launch(self, launch: Launch) -> None:
         for expression in launch_numbers(launch):
             self.check_numbers(expression, launch.span)
-        signature = find_signature(
-            launch, self.signatures, {name: tensor.dtype for name, tensor in self.tensors.items()}
-        )
+        dtypes = {name: tensor.dtype for name, tensor in self.tensors.items()}
+        signature = find_signature(launch, self.signatures, dtypes)
         if signature is None:
             self.report_unknown_kernel(launch)
             self.assume_used(launch)

@@ -53,10 +53,7 @@ def sample_tasks(tasks: Sequence[BenchTask], n: int | None, seed: int) -> list[B
 
 
 def expand_targets(targets: Sequence[str], directory: Path) -> list[str]:
-    """Replace each folder that is not a task by the tasks below it, in path order.
-
-    Raises TargetError for a folder with no task in it.
-    """
+    """Replace each folder that is no task by the tasks below it, in path order. Raises TargetError without any."""
     found: list[str] = []
     for target in targets:
         path = Path(os.path.abspath(directory / target))

@@ -88,8 +88,7 @@ def _compile_all(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _compiled(name: str, path: str) -> Iterator[str]:
-    """Compile a module where it has no bytecode, cache the bytecode where Python looks for it, and yield what it may
-    import."""
+    """Compile a module that has no bytecode, cache it where Python looks for it, and yield what it may import."""
     code = importlib.machinery.SourceFileLoader(name, path).get_code(name)
     assert code is not None, "only loaders of other kinds have none"
     package = name if path.endswith("__init__.py") else name.rpartition(".")[0]

@@ -424,8 +424,7 @@ def _distances(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -
 
 
 def try_inputs(request: dict[str, Any]) -> dict[str, Any]:
-    """Try: ``{"sources": [TargetSource, ...]}`` -> ``{"accepted": index}``. Raises the first one's failure where none
-    is accepted."""
+    """Try: ``{"sources": [TargetSource, ...]}`` -> ``{"accepted": index}``. Raises the first failure if all fail."""
     loaded = load_file(request["sources"][0]["file"])
     callees: dict[str, Callee] = {}
     first: TargetFailure | None = None

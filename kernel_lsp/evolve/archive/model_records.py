@@ -119,8 +119,7 @@ SECONDS_SUFFIX = "_s"
 
 
 def canonical_record(archive: Archive, run_id: str) -> str:
-    """Return JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth, the
-    end."""
+    """Return JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth."""
     records = ModelRecords(archive, run_id)
     lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
     lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]

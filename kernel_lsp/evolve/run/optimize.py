@@ -126,9 +126,7 @@ class RunHandle:
         _check_unchanged(archive, run_id, prepared.task, prepared.source)
         try:
             async for event in self._run(archive, run_id, resumed, prepared):
-                if not isinstance(
-                    event, CandidateEvaluated | StageStarted
-                ):  # CandidateEvaluated is saved with its verdict
+                if not isinstance(event, CandidateEvaluated | StageStarted):  # the first is saved with its verdict
                     archive.save_event(run_id, event)
                 yield event
         except BaseException:

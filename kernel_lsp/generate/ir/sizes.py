@@ -54,8 +54,7 @@ class Sizes:
         return as_index(self.derived(exact, expression))
 
     def exact(self, expression: Expression) -> Index:
-        """Return the polynomial of an expression, without derived symbols. Raises ExpressionError for an expression
-        that is no size."""
+        """Return the polynomial of an expression, without derived symbols. Raises ExpressionError for no size."""
         match expression:
             case Constant(value):
                 return as_index(int(value))

@@ -154,8 +154,7 @@ def note_fence(state: int, own: int, is_of_device: int) -> int:
 
 
 def store_fence(state: int, own: int, place: int, now: int) -> int:
-    """Replace the last fence.
-    Keep the old one as the one before if others may have waited for the thread since and still know it."""
+    """Replace the last fence. The old one becomes the one before, if others may have waited since and know it."""
     last = load64(place + Fence.TIME)
     if last > load64(state + RaceBlock.START) and is_waited_for(state, own, last):
         for field in range(3):

@@ -196,8 +196,7 @@ def learn_own(state: int, own: int, vector: int) -> int:
 
 
 def fenced_vector(state: int, own: int, place: int) -> int:
-    """Return the vector that a thread's known fences cover: its own, and those of threads it has waited for. 0 for
-    none."""
+    """Return the vector that a thread's known fences cover, with those of threads it waited for; 0 for none."""
     now = load64(state + RaceBlock.NOW)
     is_cached = load64(state + RaceBlock.CACHED_TIME) == now and load64(state + RaceBlock.CACHED_THREAD) == own
     if is_cached and load64(state + RaceBlock.CACHED_PLACE) == place:

@@ -239,8 +239,7 @@ def _is_given_besides_input(name: str, loop: ast.stmt) -> bool:
 
 
 def _is_reduced(node: ast.expr, scope: Scope) -> bool:
-    """Return whether a reduction consumes the value, through pointwise operations, directly or through its single
-    name."""
+    """Return whether a reduction consumes the value, through pointwise operations, directly or by its name."""
     child: ast.AST = node
     for parent in scope.around(node):
         if isinstance(parent, ast.Call) and scope.function_name(parent) in REDUCTIONS:

@@ -100,8 +100,7 @@ ALL_OPERATORS = Headers(OPERATORS, replaced=("torch/extension.h", "torch/all.h",
 
 
 def headers_for(text: str, includes: Sequence[Path]) -> tuple[Headers, ...]:
-    """Return the headers for the host code, followed by alternatives in case a name is missing. `includes` are the
-    folders of PyTorch's headers."""
+    """Return the host code's headers, then alternatives if a name is missing. `includes` are PyTorch's folders."""
     if _FRONTEND_NAME.search(text):
         return (WHOLE,)
     if _NEEDS_OPERATORS.search(text):

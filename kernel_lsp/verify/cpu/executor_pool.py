@@ -219,9 +219,8 @@ class CpuDevice:
         limits: Limits = CASE_LIMITS,
         is_beside_gpu: bool = False,
     ) -> None:
-        """`worker` runs library steps; `directory` is all that executors may access. `sandbox` is their confinement;
-        None takes the strongest level that this machine offers. `limits` hold for cases without limits of their own.
-        `is_beside_gpu` is as `ExecutorPool`'s."""
+        """`worker` runs library steps; `directory` is all that executors may access. `sandbox` is their confinement, by
+        default the strongest here. `limits` hold for cases without any; `is_beside_gpu` is as `ExecutorPool`'s."""
         self.worker, self.directory, self.limits, self._sandbox = worker, directory, limits, sandbox
         self._given, self._runs = directory / GIVEN, directory / RUNS
         self._numbers = itertools.count(1)

@@ -86,10 +86,7 @@ async def check_foreign(
     settings: Settings,
     start: SessionStart | None = None,
 ) -> Verdict:
-    """Reach the full verdict. `start` is an already started session, if any.
-
-    Raises TargetError when the task cannot be captured, EnvironmentProblem without a compiler.
-    """
+    """Reach the full verdict. Raises TargetError without a task, EnvironmentProblem without a compiler."""
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(Session(settings, start))

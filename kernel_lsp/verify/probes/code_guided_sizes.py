@@ -57,9 +57,8 @@ def pointed_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
 
 
 def deciding_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes inside the contract at which some step decides as at none of the `known` ones: it takes another
-    variant, or another template instance. Raises UnwrittenError where no variant is taken, also at sizes too large to
-    run."""
+    """Return sizes inside the contract at which some step takes another variant, or template instance, than at any of
+    the `known` ones. Raises UnwrittenError where none is taken, also at sizes too large to run."""
     seen = {place for sizes in known for place in enumerate(finder.decisions(sizes))}
     numbers = sorted({n for expression in _deciding(finder.operation) for n in _integers(expression)})
     around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))

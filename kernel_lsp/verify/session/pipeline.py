@@ -146,8 +146,7 @@ class RunBuilder:
     store: CaseStore
 
     async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
-        """Build and bind each direction at the captured sizes and at small ones, or return why that is impossible.
-        Tools call the text `file_name`."""
+        """Build, and bind each direction at captured and at small sizes. Tools call the text `file_name`."""
         prepared = prepare(candidate.text, self.task)
         if isinstance(prepared, BuildFailed):
             return prepared

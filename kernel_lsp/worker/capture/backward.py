@@ -51,14 +51,8 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
         reached = [(results[p], g) for p, g in zip(floating, gradients) if results[p].requires_grad]
         if not reached:
             return [None for _ in wanted]
-        return list(
-            torch.autograd.grad(
-                [result for result, _ in reached],
-                [leaves[position] for position in wanted],
-                [gradient for _, gradient in reached],
-                allow_unused=True,
-            )
-        )
+        outputs, given = zip(*reached)
+        return list(torch.autograd.grad(outputs, [leaves[p] for p in wanted], given, allow_unused=True))
 
     wanted_set = frozenset(wanted)
     forward_nodes: set[str] = set()

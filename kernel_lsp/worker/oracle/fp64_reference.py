@@ -184,9 +184,8 @@ def run_exact(
     moved: Moved | None = None,
     widen: Widen | None = None,
 ) -> list[torch.Tensor]:
-    """Return the user's outputs in float64 (integers and booleans stay), from the placeholders' values. `attention`
-    replaces PyTorch's, `seen` first arguments, `moved` results. `widen` converts inputs to float64, each at its first
-    use, in the order of the graph."""
+    """Return the user's outputs in float64, from the placeholders' values. `attention` replaces PyTorch's, `seen` first
+    arguments, `moved` results. `widen` converts inputs, each at its first use, in the order of the graph."""
     device = values[0].device if values else torch.device("cpu")
     module = program.functional.graph_module
     interpreter = ExactInterpreter(module, device, attention, seen, moved, widen or widened)

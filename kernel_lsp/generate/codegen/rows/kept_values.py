@@ -95,8 +95,7 @@ class KeptValues:
             self._arrays[value.argument.digest] = f"{name}[{item}]"
 
     def bind(self, scope: Scope, level: int, flat: Index, sum_: Tensor | None = None) -> None:
-        """Name the values of earlier passes in `scope`; compute and name those of this one, which is over the terms of
-        `sum_` alone where that is given."""
+        """Name the values of earlier passes, and compute those of this one, over the terms of `sum_` if it is given."""
         lane = "[v]" if self._schedule.vector > 1 else ""
         for value in self._values:
             is_now = value.sum is sum_ and (sum_ is not None or value.level == level)
