@@ -301,13 +301,15 @@ class Worker:
         gpu: int | None = None,
         values: Sequence[float] = (),
         sample_from_bytes: int | None = None,
+        may_describe: bool = False,
     ) -> CaseFiles:
         """Write inputs, the fp64 reference and PyTorch's own result for the last captured task, below `directory`.
 
         `configuration` selects a capture of a task folder; `shapes` gives the shape of each tensor argument by name;
         `gpu` is the index of a GPU reserved for us; `values` are inserted into the inputs. A case with at least
         `sample_from_bytes` of inputs and outputs has expected results of a few slices only, where its code computes
-        them apart. Raises TargetError when the user's code fails.
+        them apart. `may_describe`: files of large inputs may describe them, for workers alone. Raises TargetError when
+        the user's code fails.
         """
         request = {
             "command": "make_cases",
@@ -320,6 +322,7 @@ class Worker:
             "device": gpu,
             "values": list(values),
             "sample_from_bytes": sample_from_bytes,
+            "may_describe": may_describe,
         }
         reply = await self._ask(request, CASE_DEADLINE_S)
         return CaseFiles(

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from .drawn import describe, described_seed, uniform
 from .failure import EnvironmentFailure, Failure, ScratchFailure, TargetFailure
 
 PLAN_NAMES = {
@@ -172,15 +173,31 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
                 file.flush()
             os.ftruncate(file.fileno(), tensor.nbytes)
     except OSError as error:
-        kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
-        raise kind(f"cannot write test data ({error.strerror})", file=path, next_step="free some space there") from None
+        raise _cannot_write(error, path) from None
     return {"name": name, "path": path, "dtype": PLAN_NAMES[tensor.dtype], "shape": list(tensor.shape)}
+
+
+def write_description(path: str, name: str, tensor: torch.Tensor, seed: int) -> dict[str, Any]:
+    """Describe a tensor of `drawn.uniform` in a file that `read_tensor` makes it from, and return its entry. Raises
+    EnvironmentFailure as `write_tensor`."""
+    try:
+        describe(place_of(path), seed)
+    except OSError as error:
+        raise _cannot_write(error, path) from None
+    return {"name": name, "path": path, "dtype": PLAN_NAMES[tensor.dtype], "shape": list(tensor.shape)}
+
+
+def _cannot_write(error: OSError, path: str) -> EnvironmentFailure:
+    kind = ScratchFailure if error.errno in DISK_FULL else EnvironmentFailure
+    return kind(f"cannot write test data ({error.strerror})", file=path, next_step="free some space there")
 
 
 def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tensor:
     """Read the tensor of an entry with ``path``, ``dtype`` and ``shape`` onto a device. Raises Failure for a wrong
     size."""
     n_bytes, place = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize, place_of(entry["path"])
+    if (seed := described_seed(place)) is not None:
+        return uniform(entry["shape"], seed, device)
     if os.path.getsize(place) != n_bytes:
         raise Failure(f"{entry['path']} does not hold {n_bytes} bytes for '{entry['name']}'")
     is_large = n_bytes >= LARGE_BYTES

@@ -63,7 +63,8 @@ def test_references_that_the_screen_waits_for_are_made_first() -> None:
     """The captured sizes among them, which it counts."""
     begun: list[list[int]] = []
     store: Any = SimpleNamespace(
-        begin_in_order=lambda *groups: begun.extend([c.seed for c in g] for g in groups), takes_a_turn=lambda _: False
+        begin_in_order=lambda *groups, **_: begun.extend([c.seed for c in g] for g in groups),
+        takes_a_turn=lambda _: False,
     )
     gpu: Any = SimpleNamespace(device=None, timer=None, full_wait_s=0.0)
     GpuChecks(store, [gpu], 0).prefetch([plan()])
@@ -78,14 +79,14 @@ async def test_a_search_has_pytorch_prepared_once_its_first_references_are_made(
     is_made = asyncio.Event()
     files = CaseFiles("given", 0, ())
 
-    async def get(case: Case) -> CaseFiles:
+    async def get(case: Case, **_: Any) -> CaseFiles:
         await is_made.wait()
         return files
 
     async def offer(operation: Any) -> None:
         offered.append(operation)
 
-    store: Any = SimpleNamespace(begin_in_order=lambda *_: None, takes_a_turn=lambda _: False, get=get)
+    store: Any = SimpleNamespace(begin_in_order=lambda *_, **__: None, takes_a_turn=lambda _: False, get=get)
     gpu: Any = SimpleNamespace(device=None, timer=SimpleNamespace(offer=offer), full_wait_s=full_wait_s)
     checks = GpuChecks(store, [gpu], 0)
     (case, bound), *others = plan()
@@ -107,7 +108,7 @@ async def test_others_are_begun_when_the_first_are_made(tmp_path: Path, monkeypa
     async def made() -> None:
         await is_made.wait()
 
-    def begin(case: Case) -> asyncio.Task[None]:
+    def begin(case: Case, **_: Any) -> asyncio.Task[None]:
         begun.append(case.seed)
         return asyncio.create_task(made())
 

@@ -78,7 +78,9 @@ class GpuChecks:
         screened = [case for plan in plans for case, _ in screened_cases(plan)]
         first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
-        self._store.begin_in_order([*screened, *first], [case for _, case in sorted(cases, key=lambda entry: entry[0])])
+        then = [case for _, case in sorted(cases, key=lambda entry: entry[0])]
+        read_by_workers = {case for plan in plans for case, bound in plan if _is_read_by_workers(bound)}
+        self._store.begin_in_order([*screened, *first], then, by_workers=read_by_workers)
         if self._offering is None and len(self._gpus) == 1 and self._gpus[0].full_wait_s > 0:
             self._offering = asyncio.create_task(self._offer(self._gpus[0].timer, plans))
 
@@ -159,7 +161,7 @@ class GpuChecks:
         GPU. Errors recur where the candidate needs the same."""
         entries = [entry for plan in plans for n, entry in enumerate(plan) if self._is_first(n, entry[0])]
         with suppress(KernelLspError):
-            found = await asyncio.gather(*(self._store.get(case) for case, _ in entries))
+            found = await asyncio.gather(*(self._files(*entry) for entry in entries))
             for (case, bound), files in zip(entries, found, strict=True):
                 if _is_timed(case) and isinstance(files, CaseFiles):
                     await timer.offer(TimedOperation("", bound, case.operation, files))
@@ -168,7 +170,7 @@ class GpuChecks:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
         afterwards."""
         first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
-        found = await asyncio.gather(*(self._store.get(case) for case, _ in first))
+        found = await asyncio.gather(*(self._files(*entry) for entry in first))
         if isinstance(found[0], NoCase):
             progress.notes.append(f"{plan[0][1].name}: not measured: {found[0].reason}")
         return [
@@ -192,11 +194,19 @@ class GpuChecks:
 
     async def _case(self, case: Case, bound: BoundOperation) -> DeviceCase | None:
         """Return the case with its files. None where PyTorch itself cannot run it."""
-        files = await self._store.get(case)
+        files = await self._files(case, bound)
         return self._gpu_case(case, bound, files) if isinstance(files, CaseFiles) else None
+
+    async def _files(self, case: Case, bound: BoundOperation) -> CaseFiles | NoCase:
+        return await self._store.get(case, by_workers=_is_read_by_workers(bound))
 
     def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
         return DeviceCase(case, bound, files, self._store.expectations(case, files))
+
+
+def _is_read_by_workers(bound: BoundOperation) -> bool:
+    """Check whether none but workers reads the inputs: this process judges a result that is an input."""
+    return all(holder.role != "input" for _, holder in bound.results)
 
 
 def _is_timed(case: Case) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,9 @@ SAMPLED_FROM_BYTES = 256 << 20
 """Bytes of inputs and outputs from which a case is compared at a sample of its slices, of an eighth as many: a smaller
 one is compared whole within a second."""
 
+DESCRIBED_ELEMENTS = 1 << 26
+"""Elements of all inputs from which files may describe some: 256 MiB take 0.2 s to be made on processors."""
+
 
 class CaseStore:
     """Requests each case from the worker once. Expected values stay in files that only this process opens.
@@ -67,45 +70,57 @@ class CaseStore:
         """`may_sample`: large cases made on the GPU have the results of a few slices, instead of all."""
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
         self._may_sample = may_sample
-        self._made: dict[Case, asyncio.Task[CaseFiles | NoCase]] = {}
+        self._made: dict[tuple[Case, bool], asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[Case, tuple[Expectation, ...]] = {}
         self._ahead: set[asyncio.Task[None]] = set()
         self._was_asked = asyncio.Event()
         self._serial = itertools.count()
         self._with_one_answer = with_one_answer(task.forward)
 
-    async def get(self, case: Case) -> CaseFiles | NoCase:
+    async def get(self, case: Case, *, by_workers: bool = False) -> CaseFiles | NoCase:
         """Return the case's files. Concurrent requests share one answer. A failure, e.g. for lack of disk space, is
-        retried for the next request."""
-        return await asyncio.shield(self.begin(case))
+        retried for the next request. `by_workers`: nobody else reads its inputs, so that files of large ones may
+        describe them."""
+        return await asyncio.shield(self.begin(case, by_workers=by_workers))
 
     async def make_without_turn(self, case: Case) -> None:
         """Make the case on processors unless it is made: for callers that must not wait for a turn on the GPU, which a
         candidate that waits for them holds."""
         await asyncio.shield(self.begin(case, may_take_turn=False))
 
-    def begin(self, case: Case, *, may_take_turn: bool = True) -> asyncio.Task[CaseFiles | NoCase]:
+    def begin(
+        self, case: Case, *, may_take_turn: bool = True, by_workers: bool = False
+    ) -> asyncio.Task[CaseFiles | NoCase]:
         """Begin to make the case unless that has begun."""
         self._was_asked.set()
-        making = self._made.get(case)
+        may_describe = by_workers and may_take_turn and self._is_vast(case)
+        making = self._made.get((case, may_describe))
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
-            making = asyncio.create_task(self._make(case, self._directory / f"case-{next(self._serial)}", gpu))
-            self._made[case] = making
+            directory = self._directory / f"case-{next(self._serial)}"
+            making = asyncio.create_task(self._make(case, directory, gpu, may_describe))
+            self._made[case, may_describe] = making
         return making
+
+    def _is_vast(self, case: Case) -> bool:
+        """Check whether the user's own inputs are so large that files may describe some."""
+        is_own = self._may_sample and case.family == "given" and not case.values
+        return is_own and self.takes_a_turn(case) and self._n_input_elements(case) >= DESCRIBED_ELEMENTS
 
     def takes_a_turn(self, case: Case) -> bool:
         """Check whether the case is made on the GPU, in a turn. A caller inside a turn must not wait for it."""
         return self._gpu is not None and self._n_input_elements(case) >= LARGE_ELEMENTS
 
-    def begin_in_order(self, first: Sequence[Case], then: Sequence[Case]) -> None:
+    def begin_in_order(self, first: Sequence[Case], then: Sequence[Case], *, by_workers: Container[Case] = ()) -> None:
         """Begin to make all cases, `first` ones first: others would overtake a large one that waits for its turn on the
-        GPU."""
+        GPU. The inputs of those `by_workers` are read by workers alone."""
 
         async def in_order() -> None:
-            await asyncio.gather(*(self.begin(case) for case in first), return_exceptions=True)
+            await asyncio.gather(
+                *(self.begin(case, by_workers=case in by_workers) for case in first), return_exceptions=True
+            )
             for case in then:
-                self.begin(case)
+                self.begin(case, by_workers=case in by_workers)
 
         task = asyncio.create_task(in_order())
         self._ahead.add(task)
@@ -127,21 +142,23 @@ class CaseStore:
         """Stop making cases."""
         await end_tasks(*self._ahead, *self._made.values())
 
-    async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
+    async def _make(self, case: Case, directory: Path, gpu: SharedGpu | None, may_describe: bool) -> CaseFiles | NoCase:
         """Make the case. Without the user's `get_inputs`, "given" is a normal distribution."""
-        made = await self._ask(case, directory, gpu)
+        made = await self._ask(case, directory, gpu, may_describe)
         if case.family == "given" and isinstance(made, NoCase):
             return await self._ask(replace(case, family="normal"), directory / "normal", gpu)
         return made
 
-    async def _ask(self, case: Case, directory: Path, gpu: SharedGpu | None) -> CaseFiles | NoCase:
+    async def _ask(
+        self, case: Case, directory: Path, gpu: SharedGpu | None, may_describe: bool = False
+    ) -> CaseFiles | NoCase:
         directory.mkdir(parents=True)
         try:
             if gpu is None:
                 files = await self._make_case(case, directory, None)
             else:
                 async with gpu.turn():
-                    files = await self._make_case(case, directory, gpu.index)
+                    files = await self._make_case(case, directory, gpu.index, may_describe)
         except TargetError as error:
             if not self._worker.is_alive:
                 raise
@@ -154,7 +171,7 @@ class CaseStore:
     def _shapes(self, case: Case) -> dict[str, tuple[int, ...]]:
         return shapes_for(graph_of(self._task, case.operation), dict(case.sizes))
 
-    async def _make_case(self, case: Case, directory: Path, gpu: int | None) -> CaseFiles:
+    async def _make_case(self, case: Case, directory: Path, gpu: int | None, may_describe: bool = False) -> CaseFiles:
         files = await self._worker.make_case(
             case.operation,
             shapes=self._shapes(case),
@@ -165,6 +182,7 @@ class CaseStore:
             gpu=gpu,
             values=case.values,
             sample_from_bytes=SAMPLED_FROM_BYTES if self._may_sample and gpu is not None else None,
+            may_describe=may_describe,
         )
         single = self._with_one_answer if case.operation == "forward" else frozenset()
         may_recur = any(not type_.dtype.is_floating for type_ in graph_of(self._task, case.operation).input_types)

@@ -4,8 +4,8 @@ results."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import sympy
 import torch
@@ -14,6 +14,8 @@ from ..capture.captured import Captured, KeptParameters
 from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
+from ..drawn import uniform
+from ..failure import TargetFailure
 from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
 from .families import (
@@ -28,16 +30,19 @@ from .families import (
     resized,
 )
 from .integers import PLAIN, UNLIMITED, limited, unlimited
+from .stand_ins import DescribedRandom
 
 
 @dataclass
 class Case:
     """One case in memory. `inputs` has every tensor input of the user's call; `state` every other placeholder;
-    `gradients` those of the floating outputs, once they are known."""
+    `gradients` those of the floating outputs, once they are known. `seeds` has those of inputs that a file may
+    describe, by index."""
 
     inputs: list[torch.Tensor]
     state: dict[str, torch.Tensor]
     gradients: list[torch.Tensor]
+    seeds: dict[int, int] = field(default_factory=dict)
 
     def on(self, device: torch.device, kept: KeptParameters) -> Case:
         """Return the case on another device, of whose large parameters there may be copies."""
@@ -96,7 +101,7 @@ GIVEN = "given"
 @dataclass(frozen=True)
 class Values:
     """The recipe of a case's values. Integers without a limit are those of the family `integers_of`. The numbers
-    `placed` go into every input with a suitable dtype."""
+    `placed` go into every input with a suitable dtype. Large inputs that a file may describe are made on `draws_on`."""
 
     captured: Captured
     family: str
@@ -104,12 +109,13 @@ class Values:
     seed: int
     sizes: dict[sympy.Symbol, int]
     placed: tuple[float, ...] = ()
+    draws_on: torch.device | None = None
 
     def make(self) -> Case:
         """Return the case, without gradients."""
         captured = self.captured
         shapes = input_shapes(captured, {**captured.captured_sizes, **self.sizes})
-        given = self._given()
+        given, seeds = self._given()
         leaves = captured.inputs.tensors
         inputs = [
             self._input(position, shape, own_family, given[position] if given is not None else None)
@@ -127,7 +133,7 @@ class Values:
         placed = self.placed or (rounding_ties(captured) if self.family == TIES else ())
         for value in passed if placed else ():
             place_numbers(value, placed, own_generator(self.seed, self.family, "placed"))
-        return Case(inputs, _state(captured, self.seed), [])
+        return Case(inputs, _state(captured, self.seed), [], seeds)
 
     def _own_families(self, shapes: Sequence[tuple[int, ...]]) -> list[str]:
         """Return the family of each input: not all of them have a sparse one."""
@@ -136,15 +142,32 @@ class Values:
         is_shared = self.family not in SPARSE_FAMILIES
         return [self.family if is_shared or size == max(sizes) else "normal" for size in sizes]
 
-    def _given(self) -> list[torch.Tensor] | None:
-        """Return the user's own inputs. They are made only where they are wanted, or where integers among them
-        determine a range."""
-        is_wanted = self.family == GIVEN and are_captured(self.captured, self.sizes)
-        is_wanted |= any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
-        if self.captured.inputs.fresh is None or not is_wanted:
-            return None
+    def _given(self) -> tuple[list[torch.Tensor] | None, dict[int, int]]:
+        """Return the user's own inputs, and the seeds of those that a file may describe. They are made only where they
+        are wanted, or where integers among them determine a range."""
+        fresh, is_own = self.captured.inputs.fresh, self.family == GIVEN and are_captured(self.captured, self.sizes)
+        is_wanted = is_own or any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
+        if fresh is None or not is_wanted:
+            return None, {}
+        if is_own and self.draws_on is not None and (described := self._described(fresh, self.draws_on)) is not None:
+            return described
         with seeded(self.seed), ParallelRandom():
-            return self.captured.inputs.fresh()
+            return fresh(), {}
+
+    def _described(
+        self, fresh: Callable[[], list[torch.Tensor]], device: torch.device
+    ) -> tuple[list[torch.Tensor], dict[int, int]] | None:
+        """Return the user's inputs, large ones made on the device, and the seeds of these; None where the user's code
+        computes with them."""
+        with seeded(self.seed), DescribedRandom() as random:
+            try:
+                given = fresh()
+            except TargetFailure:
+                if random.was_read:
+                    return None
+                raise
+        seeds = {index: seed for index, one in enumerate(given) if (seed := random.seed_of(one)) is not None}
+        return None if random.was_read else ([_drawn(one, seeds.get(n), device) for n, one in enumerate(given)], seeds)
 
     def _input(self, position: int, shape: tuple[int, ...], family: str, own: torch.Tensor | None) -> torch.Tensor:
         leaf = self.captured.inputs.tensors[position]
@@ -178,6 +201,16 @@ class Values:
         text = _limit_text(captured, position)
         names = captured.symbols.names
         return None if text is None else evaluate_size(text, {names[s]: n for s, n in sizes.items() if s in names})
+
+
+def _drawn(given: torch.Tensor, seed: int | None, device: torch.device) -> torch.Tensor:
+    """Return the numbers that an input stands for, on the device where they fit; any other input unchanged."""
+    if seed is None:
+        return given
+    try:
+        return uniform(given.shape, seed, device)
+    except torch.OutOfMemoryError:
+        return uniform(given.shape, seed, torch.device("cpu"))
 
 
 def are_captured(captured: Captured, sizes: dict[sympy.Symbol, int]) -> bool:

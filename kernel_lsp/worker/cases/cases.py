@@ -14,7 +14,7 @@ import torch
 from ..capture.backward import GRADIENT
 from ..capture.captured import WARM, Argument, Captured
 from ..failure import Failure, TargetFailure
-from ..files import PLAN_NAMES, device_of, write_tensor
+from ..files import PLAN_NAMES, device_of, write_description, write_tensor
 from ..host import threads_for
 from ..oracle.case_filter import may_overflow_as_divisors, why_it_is_for_other_code, why_it_tells_nothing
 from ..oracle.fp64_reference import result_dtypes
@@ -63,8 +63,9 @@ def _made(
 ) -> dict[str, Any]:
     """Return the answer, with the integers without a limit from the family `integers_of`."""
     family, seed, is_backward = request["family"], int(request["seed"]), request["operation"] == "backward"
-    case = Values(captured, family, integers_of, seed, sizes, tuple(request.get("values", ()))).make()
-    gpu = request.get("device")
+    gpu, placed = request.get("device"), tuple(request.get("values", ()))
+    draws_on = device_of(gpu) if request.get("may_describe") and not placed else None
+    case = Values(captured, family, integers_of, seed, sizes, placed, draws_on).make()
     with ThreadPoolExecutor(1) as writer:
         # While a GPU computes the results from its own copies.
         early = writer.submit(_write_inputs, captured, request, case) if gpu is not None else None
@@ -76,7 +77,7 @@ def _made(
             results = results if sample is None else results.sliced(sample)
         answer = _write(captured, request, case, results, is_backward)
         inputs = _write_inputs(captured, request, case) if early is None else early.result()
-    del results
+    del case, compared, results
     give_back_memory(gpu)
     inputs = [*answer["inputs"], *inputs]
     if sample is None:
@@ -207,10 +208,16 @@ def _wide(result: torch.Tensor) -> torch.Tensor:
 
 
 def _write_inputs(captured: Captured, request: dict[str, Any], case: Case) -> list[dict[str, Any]]:
-    names = [argument.name for argument in captured.arguments]
-    values = [_value(argument, case) for argument in captured.arguments]
     folder = os.path.join(os.path.abspath(request["directory"]), "inputs")
-    return [captured.kept.write(os.path.join(folder, f"{name}.bin"), name, value) for name, value in zip(names, values)]
+    return [_write_input(captured, os.path.join(folder, f"{a.name}.bin"), a, case) for a in captured.arguments]
+
+
+def _write_input(captured: Captured, path: str, argument: Argument, case: Case) -> dict[str, Any]:
+    placeholder, value = argument.placeholder, _value(argument, case)
+    seed = case.seeds.get(placeholder.index) if placeholder.role == "input" else None
+    if seed is None:
+        return captured.kept.write(path, argument.name, value)
+    return write_description(path, argument.name, value, seed)
 
 
 def _value(argument: Argument, case: Case) -> torch.Tensor:

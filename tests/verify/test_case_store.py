@@ -1,0 +1,99 @@
+"""Files of a case may describe its inputs only where nobody but workers reads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.oracle import case_store
+from kernel_lsp.verify.oracle.case_store import CaseStore
+
+CASE = Case("forward", (("N", 1 << 20),), "given", 0, "forward", is_captured=True)
+
+
+class Gpu:
+    index = 3
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        yield
+
+
+class AskedWorker:
+    """Keeps what cases were asked with."""
+
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def make_case(self, operation: str, **asked: Any) -> CaseFiles:
+        self.asked.append(asked)
+        return CaseFiles(family=asked["family"], seed=0, inputs=(), outputs=())
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> AskedWorker:
+    monkeypatch.setattr(case_store, "DESCRIBED_ELEMENTS", 1 << 20)
+    monkeypatch.setattr(case_store, "graph_of", lambda task, operation: SimpleNamespace(input_types=()))
+    monkeypatch.setattr(case_store, "shapes_for", lambda graph, sizes: {"x": (sizes["N"],)})
+    monkeypatch.setattr(case_store, "with_one_answer", lambda graph: frozenset())
+    return AskedWorker()
+
+
+def store_of(worker: AskedWorker, folder: Path, gpu: Gpu | None, *, may_sample: bool = True) -> CaseStore:
+    task: Any = SimpleNamespace(forward=None, configuration=0)
+    return CaseStore(task, worker, folder, gpu, may_sample=may_sample)  # type: ignore[arg-type]
+
+
+async def test_a_large_given_case_is_described_for_workers_and_written_for_others(
+    worker: AskedWorker, tmp_path: Path
+) -> None:
+    store = store_of(worker, tmp_path, Gpu())
+    for _ in range(2):
+        await store.get(CASE, by_workers=True)
+        await store.get(CASE)
+    assert [(asked["may_describe"], asked["gpu"]) for asked in worker.asked] == [(True, 3), (False, 3)]
+    assert len({asked["directory"] for asked in worker.asked}) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"family": "normal"}, {"sizes": (("N", (1 << 20) - 1),)}, {"values": (0.5,)}],
+    ids=["family", "size", "values"],
+)
+async def test_other_cases_are_one_for_all_and_written(
+    worker: AskedWorker, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    store, case = store_of(worker, tmp_path, Gpu()), replace(CASE, **other)
+    await store.get(case, by_workers=True)
+    await store.get(case)
+    assert [asked["may_describe"] for asked in worker.asked] == [False]
+
+
+@pytest.mark.parametrize(("gpu", "may_sample"), [(None, True), (Gpu(), False)], ids=["no GPU", "no sample"])
+async def test_nothing_is_described_where_this_process_may_read_it(
+    worker: AskedWorker, tmp_path: Path, gpu: Gpu | None, may_sample: bool
+) -> None:
+    await store_of(worker, tmp_path, gpu, may_sample=may_sample).get(CASE, by_workers=True)
+    assert [asked["may_describe"] for asked in worker.asked] == [False]
+
+
+async def test_cases_begun_ahead_are_those_that_workers_ask_for(worker: AskedWorker, tmp_path: Path) -> None:
+    store = store_of(worker, tmp_path, Gpu())
+    small = replace(CASE, sizes=(("N", 8),))
+    store.begin_in_order([CASE], [small, CASE], by_workers={CASE, small})
+    await store.idle()
+    await store.get(CASE, by_workers=True)
+    assert [(asked["shapes"]["x"], asked["may_describe"]) for asked in worker.asked] == [
+        ((1 << 20,), True),
+        ((8,), False),
+    ]
