@@ -213,6 +213,24 @@ def test_sums_over_rows_stage_the_next_row(dtype: str) -> None:
     checked = check(text, inputs=inputs, backward=True, sizes=({}, {"B": 3}, {"B": 133, "D": 68}))
     assert "copy_pack(&next_" in checked.text
     assert "block_sums<" in checked.text
+    assert checked.text.split("f_backward_grad_r(")[1].count("packs<4>(w)") == 1  # before the first row
+
+
+def test_weights_of_many_columns_are_loaded_for_every_row() -> None:
+    """Registers hold a row and its sums, then no weights beside them."""
+    text = "def f(x, r, w, b): return torch.nn.functional.layer_norm(x + r, w.shape, w, b), x + r"
+    for n_columns, n_loads in ((4096, 1), (8192, 2)):
+        shapes = {"x": (8192, n_columns), "r": (8192, n_columns), "w": (n_columns,), "b": (n_columns,)}
+        inputs = [tensor(name, *shape) for name, shape in shapes.items()]
+        kernel = plan_text(text, inputs=inputs, backward=True).render({}).split("f_backward_grad_r(")[1]
+        assert kernel.split("__global__")[0].count("packs<4>(w)") == n_loads, n_columns
+
+
+def test_rows_whose_results_read_another_tensor_have_more_threads() -> None:
+    inputs = [tensor("x", 8192, 8192, dtype="bf16")]
+    for operator, threads in (("log_softmax", 512), ("softmax", 256)):
+        found = plan_text(f"def f(x): return F.{operator}(x, -1)", inputs=inputs, backward=True).render({})
+        assert f"f_backward<<<B, {threads}>>>(" in found
 
 
 def test_sums_of_channels_join_the_kernel_of_their_group() -> None:

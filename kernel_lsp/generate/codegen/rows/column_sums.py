@@ -25,6 +25,9 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar
 LOCAL_NAMES = ("first_row", "last_row")
 LINE_BYTES = 128
 MAX_SUMMED_PACK_BYTES = 8
+MAX_BYTES_WITH_WEIGHTS = 384
+"""Maximum bytes of rows, sums and weights per thread in registers. Gradients of a layer norm with a residual took 78.5
+us on an H200 in bf16 so, of an RMS norm 71.4; with weights loaded twice for every row 91.1 and 78.5."""
 
 
 class StagedRow(StagedRows):
@@ -32,6 +35,21 @@ class StagedRow(StagedRows):
 
     def shared_reads(self) -> list[Access]:
         return self._reads_of_passes(1)
+
+    def declare_weights(self, scope: Scope, n_items: int) -> list[Access]:
+        """Declare an array for every read that all rows make alike, if registers hold them all; return these reads."""
+        found = self._along_row([scalar for _, scalar in self._entries()])
+        weights = list({a.digest: a for a in found if self.group.row not in a.variables}.values())
+        dtypes = [access.dtype for access in (*self.shared_reads(), *weights)]
+        dtypes += [entry.tensor.dtype for entry in self.group.column_sums]
+        if n_items * self.schedule.vector * sum(d.itemsize for d in dtypes) > MAX_BYTES_WITH_WEIGHTS:
+            return []
+        self._declare(scope, n_items, weights)
+        return weights
+
+    def _source(self, scope: Scope, access: Access) -> str:
+        is_staged = self.group.row in access.variables
+        return super()._source(scope, access) if is_staged else self.packing.memory(scope, access)
 
 
 class ColumnSumRenderer(RowRenderer):
@@ -82,12 +100,20 @@ class ColumnSumRenderer(RowRenderer):
         if isinstance(self.cache, StagedRow):
             shape = self._n_items(), self._column_lane(), self._limit()
             self.cache.begin(self.scope, "first_row", *shape, condition="first_row < last_row")
+            self._load_weights(self.cache)
         rows = self.scope.open(f"for ({type_} row = first_row; row < last_row; ++row)")
         rows.define(self.group.row, "row")
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
         if not isinstance(self.cache, StagedRow):
             self._prefetch_next(rows)
         return rows
+
+    def _load_weights(self, cache: StagedRow) -> None:
+        weights = cache.declare_weights(self.scope, self._n_items())
+        if weights:
+            with self._open_loop() as inner:
+                for access in weights:
+                    cache.load(inner, access)
 
     def _new_cache(self) -> RowCache:
         if self.schedule.staged:

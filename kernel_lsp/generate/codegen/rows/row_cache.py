@@ -32,9 +32,12 @@ class RowCache:
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Declare an array of `n_items` for every read of the whole row that several passes make, once."""
-        if self._arrays:
-            return
-        for access in self.shared_reads():
+        self._declare(scope, n_items, self.shared_reads())
+
+    def _declare(self, scope: Scope, n_items: int, reads: Sequence[Access]) -> None:
+        for access in reads:
+            if access.digest in self._arrays:
+                continue
             self.kernel.pointer(access.tensor)
             name = scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
             type_ = access.dtype.cuda_type
@@ -87,10 +90,9 @@ class RowCache:
         """Return the reads of elements that differ from row to row which at least `n_passes` make."""
         passes: dict[bytes, set[int]] = {}
         found: dict[bytes, Access] = {}
-        entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
-        entries += [(level, store.scalar) for level, store in self.group.stores]
+        entries = self._entries()
         for level, scalar in entries:
-            for access in self._cacheable([scalar.substitute({self.group.column: self.packing.flat})]):
+            for access in self._cacheable([scalar]):
                 passes.setdefault(access.digest, set()).add(level)
                 found[access.digest] = access
         first = min((level for level, _ in entries), default=0) if self.fills_first_pass else -1
@@ -99,7 +101,18 @@ class RowCache:
         ]
         return sorted(shared, key=lambda access: (access.tensor.serial, access.digest))
 
+    def _entries(self) -> list[tuple[int, Scalar]]:
+        """Return what each pass computes, over packs."""
+        entries = [(entry.level, entry.scalar) for entry in self.group.reductions]
+        entries += [(level, store.scalar) for level, store in self.group.stores]
+        return [(level, scalar.substitute({self.group.column: self.packing.flat})) for level, scalar in entries]
+
     def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:
+        """Return the reads along the row of elements that differ from row to row."""
+        row = self.group.row
+        return [a for a in self._along_row(scalars) if row in a.variables or row.extent.constant == 1]
+
+    def _along_row(self, scalars: Sequence[Scalar]) -> list[Access]:
         if not self.schedule.cached:
             return []
         if self.schedule.vector > 1:
@@ -109,7 +122,5 @@ class RowCache:
         return [
             access
             for access in found
-            if access.tensor in self.kernel.tensor_names
-            and self.packing.pack in access.variables
-            and (self.group.row in access.variables or self.group.row.extent.constant == 1)
+            if access.tensor in self.kernel.tensor_names and self.packing.pack in access.variables
         ]

@@ -87,7 +87,7 @@ class StagedRows(RowCache):
 
     def declare(self, scope: Scope, n_items: int) -> None:
         """Wait for the copies of this row before the first pass."""
-        if not self._arrays:
+        if not any(access.digest in self._arrays for access in self.shared_reads()):
             scope.line("wait_async();  // a thread reads what it copied itself")
         super().declare(scope, n_items)
 
