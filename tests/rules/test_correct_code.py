@@ -81,10 +81,74 @@ __global__ void search(const int *x, int *out, int n) {
 }
 """
 
+ROWS = """
+struct Rows { std::vector<int> start; };
+void load(const Rows &rows) {
+    int *x = nullptr;
+    CHECK(cudaMalloc(&x, rows.start.size() * sizeof(int)));
+    CHECK(cudaMemcpy(x, rows.start.data(), BODY, cudaMemcpyHostToDevice));
+    CHECK(cudaFree(x));
+}
+"""
+MEMBER = """
+struct State {
+    float *total = nullptr;
+    State() { CHECK(cudaMalloc(&total, sizeof(float))); }
+    ~State() { cudaFree(total); }
+};
+float read(State &state, int n) {
+    float sum = 0.0f;
+    CHECK(cudaMemcpy(&sum, state.total, sizeof(float), cudaMemcpyDeviceToHost));
+    return BODY / n;
+}
+"""
+SLOTS = """
+int count(const int *x, cudaStream_t *streams) {
+    int *kept = nullptr;
+    CHECK(cudaMallocHost(&kept, 4 * sizeof(int)));
+    for (int i = 0; i < 4; ++i)
+        CHECK(cudaMemcpyAsync(kept + i, x + i, sizeof(int), cudaMemcpyDeviceToHost, streams[i]));
+    BODY
+    int sum = 0;
+    for (int i = 0; i < 4; ++i) sum += kept[i];
+    CHECK(cudaFreeHost(kept));
+    return sum;
+}
+"""
+TILE = """
+__global__ void multiply(const float *a, const float *b, float *out, int n) {
+    float sums[4]BODY;
+    for (int k = 0; k < n; ++k)
+        for (int i = 0; i < 4; ++i) sums[i] += a[k] * b[k * 4 + i];
+    for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = sums[i];
+}
+"""
+LEAST = """
+__global__ void least(const float *x, float *out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float v = BODY;
+    if (i < n) v = x[i];
+    for (int d = 16; d > 0; d >>= 1) v = fminf(v, __shfl_down_sync(0xffffffffu, v, d));
+    if (threadIdx.x % 32 == 0) out[i / 32] = v;
+}
+"""
+FREED = """
+struct Buffer {
+    float *x;
+    BODY { cudaFree(x); cudaDeviceSynchronize(); }
+};
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "text", "correct", "defect"),
     [
+        ("KL254", ROWS, "rows.start.size() * sizeof(int)", "rows.start.size()"),
+        ("KL267", MEMBER, "sum", "*state.total"),
+        ("KL268", SLOTS, "for (int i = 0; i < 4; ++i) CHECK(cudaStreamSynchronize(streams[i]));", ""),
+        ("KL271", TILE, " = {}", ""),
+        ("KL271", LEAST, "INFINITY", "0.0f"),
+        ("KL250", FREED, "~Buffer()", "void reset()"),
         ("KL207", SORT.replace("n / 2", "512"), "__syncthreads();", ""),
         ("KL219", HEADS, "row * width + head * part", "0"),
         ("KL255", COPY, "device_vector<float> &", "std::vector<float> &"),
@@ -110,3 +174,106 @@ def test_many_values_of_one_loss_take_linear_time() -> None:
     start = time.process_time()
     pytorch.check(text)
     assert time.process_time() - start < 5.0
+
+
+STEPS = """
+import torch
+def step(model, batch, optimizer):
+    loss = model(batch)
+    loss.backward()
+    optimizer.step()
+    return loss.detach(), batch
+def fit(model, batches, optimizer):
+    total = 0.0
+    for batch in batches:
+        optimizer.zero_grad()
+        stats = step(model, batch, optimizer)
+        BODY
+    return total
+"""
+UNTIL = """
+import torch
+def solve(model, optimizer, x):
+    for i in range(1000):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        BODY
+            break
+"""
+SERVED = """
+import torch
+class Server:
+    def __init__(self, model):
+        self.model = model.to("cuda").eval()
+    BODY
+    def answer(self, x):
+        return self.model(x)
+"""
+BANDS = """
+import numpy as np
+import torch
+bands = BODY * np.arange(8)
+table = torch.from_numpy(bands)
+"""
+EPOCHS = """
+import torch
+def evaluate(model, batches):
+    model.eval()
+    with torch.inference_mode():
+        return sum(model(x).sum() for x in batches)
+def fit(model, batches, optimizer):
+    BODY
+        for x in batches:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        evaluate(model, batches)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "correct", "defect"),
+    [
+        ("KL105", STEPS, "total += stats[0]", "total += sum([v.item() for v, _ in zip(stats, batch)])"),
+        ("KL105", UNTIL, "if i == 99:", "if loss < 0.1:"),
+        ("KL150", SERVED, "@torch.inference_mode()", ""),
+        ("KL131", BANDS, "2", "2.0"),
+        (
+            "KL173",
+            EPOCHS,
+            "for epoch in range(9):\n        model.train()",
+            "model.train()\n    for epoch in range(9):",
+        ),
+    ],
+)
+def test_correct_pytorch_has_no_finding_and_the_defect_one(code: str, text: str, correct: str, defect: str) -> None:
+    assert code not in {finding.code for finding in pytorch.check(text.replace("BODY", correct))}
+    assert code in {finding.code for finding in pytorch.check(text.replace("BODY", defect))}
+
+
+def test_what_a_function_read_back_does_not_wait_again() -> None:
+    text = """
+import torch
+def epoch(model, batches):
+    total = sum(model(x).sum() for x in batches)
+    return total.item()
+def fit(model, batches):
+    for i in range(9):
+        loss = epoch(model, batches)
+        print(f"{loss:.3f}")
+"""
+    assert "KL105" not in {finding.code for finding in pytorch.check(text)}
+
+
+def test_allocations_of_listed_pointers_are_not_repeated() -> None:
+    text = "void make() { float *a, *b; for (float **p : {&a, &b}) CHECK(cudaMalloc(p, 1024)); CHECK(cudaFree(a)); }"
+    assert "KL253" not in {finding.code for finding in cuda.check(text)}
+
+
+def test_an_update_by_an_expanded_tensor_writes_to_no_expanded_one() -> None:
+    text = (
+        "import torch\ndef f(x: torch.Tensor, s: torch.Tensor):\n    y = x - s\n    y /= s.expand_as(x)\n    return y\n"
+    )
+    assert "KL125" not in {finding.code for finding in pytorch.check(text)}

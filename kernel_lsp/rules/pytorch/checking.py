@@ -105,7 +105,7 @@ _FILE_WORDS = (
     "enabled=False",
 )
 _LINE_WORDS = ("Linear(", "Embedding(", "vocab", "VOCAB", "enabled=False")
-_DEFINITION_WORDS = ("Conv2d", "synchronize", ".item(", ".cpu(", "perf_counter", "time()")
+_DEFINITION_WORDS = ("Conv2d", "synchronize", "backward", ".eval()", ".item(", ".cpu(", "perf_counter", "time()")
 
 
 def _seen_of_file(module: ParsedModule) -> tuple:

@@ -116,8 +116,9 @@ def _is_double_array(node: ast.expr, scope: Scope) -> bool:
     node = scope.definition(node)
     if isinstance(node, ast.BinOp):
         sides = [scope.definition(side) for side in (node.left, node.right)]
-        is_quotient = isinstance(node.op, ast.Div) and any(_is_numpy(side, scope) for side in sides)
-        return is_quotient or any(_is_double_array(side, scope) for side in sides)
+        is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(side, scope) for side in ast.walk(node))
+        is_widened = is_of_floats and any(_is_numpy(side, scope) for side in sides)
+        return is_widened or any(_is_double_array(side, scope) for side in sides)
     if isinstance(node, ast.UnaryOp):
         return _is_double_array(node.operand, scope)
     if not isinstance(node, ast.Call):
@@ -128,8 +129,16 @@ def _is_double_array(node: ast.expr, scope: Scope) -> bool:
     return is_array and keyword(node, "dtype") is None
 
 
+def _is_float(node: ast.AST, scope: Scope) -> bool:
+    """Return whether the node is a number of Python's with a fraction: ``2.0`` or ``np.pi``."""
+    is_constant = isinstance(node, ast.Attribute) and scope.dotted(node) in ("numpy.pi", "numpy.e", "math.pi", "math.e")
+    return is_constant or (isinstance(node, ast.Constant) and type(node.value) is float)
+
+
 def _is_numpy(node: ast.expr, scope: Scope) -> bool:
     """Return whether NumPy makes an array here, of its own dtype."""
+    if isinstance(node, ast.BinOp):
+        return _is_numpy(node.left, scope) or _is_numpy(node.right, scope)
     is_made = isinstance(node, ast.Call) and scope.dotted(node.func).startswith(("numpy.", "np."))
     return is_made and isinstance(node, ast.Call) and keyword(node, "dtype") is None
 

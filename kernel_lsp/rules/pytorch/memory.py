@@ -182,7 +182,8 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
         if isinstance(written, ast.Name):
             values = scope.assigned.get(written.id, ())
             is_set_once = len(values) - isinstance(statement, ast.AugAssign) == 1
-            if is_set_once and any(_is_expanded(value, scope) for value in values):
+            by = statement.value if isinstance(statement, ast.AugAssign) else None
+            if is_set_once and any(_is_expanded(value, scope) for value in values if value is not by):
                 yield hit(scope, statement, f"`{written.id}` is expanded: several of its elements are one place")
 
 

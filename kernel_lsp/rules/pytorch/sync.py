@@ -334,9 +334,15 @@ def _asks_device(test: ast.expr, loop: ast.stmt, scope: Scope) -> bool:
     if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope) or holds_steps(loop):
         return False
     is_check = any(isinstance(n, ast.Attribute) and n.attr in ("isnan", "isfinite", "isinf") for n in ast.walk(test))
+    is_check |= isinstance(scope.parents.get(id(test)), ast.If) and _steps(loop)
     if not is_check and any(isinstance(n, ast.Call) and item_of_training(n, scope) for n in ast.walk(test)):
         return False
     return not is_occasional(test, loop, scope, may_leave=not is_check)
+
+
+def _steps(loop: ast.stmt) -> bool:
+    """Return whether each iteration is a step of a training."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
 
 
 def _is_mask(index: ast.expr, scope: Scope) -> bool:

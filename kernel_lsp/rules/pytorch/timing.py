@@ -165,6 +165,63 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
             return
 
 
+@declare(
+    "KL173",
+    "eval-not-restored",
+    WARNING,
+    needs=("backward", "for while"),
+    summary="A training loop goes on in evaluation mode",
+    why="""
+    `model.eval()` lasts until `model.train()`. A loop that evaluates after each epoch, and calls `train()` only once
+    before it, trains from the second epoch on without dropout and with frozen statistics of batch norm. Call `train()`
+    at the beginning of each epoch.
+    """,
+    bad="""
+    import torch
+
+    def fit(model, batches, optimizer, validate):
+        model.train()
+        for epoch in range(10):
+            for x in batches:
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+            model.eval()
+            validate(model)
+    """,
+    good="""
+    import torch
+
+    def fit(model, batches, optimizer, validate):
+        for epoch in range(10):
+            model.train()
+            for x in batches:
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+            model.eval()
+            validate(model)
+    """,
+)
+def eval_not_restored(scope: Scope) -> Iterator[Hit]:
+    for loop in (each for each in scope.loops if scope.loop_around(each) is None):
+        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        modes = [{"train", "eval", "backward"} & _modes(call, scope) for call in calls]
+        found = set().union(*modes)
+        if "train" in found or not {"eval", "backward"} <= found:
+            continue
+        call = next(call for call, mode in zip(calls, modes, strict=True) if "eval" in mode)
+        yield hit(scope, call, "the loop trains on in evaluation mode: call `train()` in each iteration")
+
+
+def _modes(call: ast.Call, scope: Scope) -> set[str]:
+    """Return the methods of modules and losses that the call is, or that a function of the file calls: ``eval``."""
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    inner = [node for function in scope.module.functions_named(name) for node in ast.walk(function)]
+    called = {node.func.attr for node in inner if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    return called | ({name} if isinstance(call.func, ast.Attribute) else set())
+
+
 _RESETS = re.compile(r"zero_grad|\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad")
 
 

@@ -45,11 +45,13 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
 def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
     match node:
         case ast.Name(id=name):
-            values = scope.assigned.get(name, [])
+            values = [_zipped(value, name, scope) for value in scope.assigned.get(name, [])]
             is_known = any(is_on_device(v, scope, depth + 1) for v in values) and not any(map(_is_host, values))
             return is_known or name in scope.backward_values or _is_loss_of_model(name, scope)
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST:
             return False
+        case ast.Call(func=function) if _trains(function, scope):
+            return True
         case ast.Call(func=function) if calls_model(function, scope) or _calls_loss(function, scope):
             return True
         case ast.Call(func=function) if scope.dotted(function).endswith(_NORMS) or _computes(node, scope, depth + 1):
@@ -76,6 +78,18 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
         case ast.BinOp(left=left, right=right):
             return any(is_on_device(side, scope, depth + 1) for side in (left, right))
     return False
+
+
+def _zipped(value: ast.expr, name: str, scope: Scope) -> ast.expr:
+    """Return what a loop takes a name's values from: ``stats`` for `v` in ``for s, v in zip(sums, stats)``."""
+    match value, scope.parents.get(id(value)):
+        case (
+            ast.Call(func=ast.Name(id="zip"), args=parts),
+            ast.For(target=ast.Tuple(elts=targets)) | ast.comprehension(target=ast.Tuple(elts=targets)),
+        ) if len(parts) == len(targets):
+            pairs = zip(parts, targets, strict=True)
+            return next((part for part, each in pairs if isinstance(each, ast.Name) and each.id == name), value)
+    return value
 
 
 def _is_host(node: ast.expr) -> bool:
@@ -142,7 +156,22 @@ def _is_count_of_equal(node: ast.expr) -> bool:
 
 
 _COUNTS = ("sum", "mean", "float", "all", "any", "double")
-_ON_HOST = ("item", "tolist", "numpy", "cpu", "size", "dim", "numel", "__len__", "parameters", "backward", "shape")
+_ON_HOST = (
+    "item",
+    "tolist",
+    "numpy",
+    "cpu",
+    "size",
+    "stride",
+    "dim",
+    "numel",
+    "__len__",
+    "parameters",
+    "backward",
+    "shape",
+)
+_READS = frozenset(("item", "tolist", "numpy", "cpu"))
+"""Methods that bring a value to the CPU."""
 _RESULTS = ("loss", "logits", "T", "data", "values")
 _NORMS = ("clip_grad_norm_", "get_total_norm")
 _LOGGING = ("info", "debug", "write", "log", "add_scalar", "set_postfix", "set_postfix_str", "set_description")
@@ -172,6 +201,16 @@ def is_for_inference(scope: Scope) -> bool:
     return any(scope.dotted(each) in ("torch.no_grad", "torch.inference_mode") for each in decorators)
 
 
+def _trains(function: ast.expr, scope: Scope) -> bool:
+    """Return whether the one function of the file with this name does a step and returns values of the device."""
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    found = scope.module.functions_named(name)
+    read = {n.attr for n in ast.walk(found[0]) if isinstance(n, ast.Attribute)} if len(found) == 1 else set()
+    if "backward" not in read or not read.isdisjoint(_READS):
+        return False
+    return any(isinstance(n, ast.Return) and "loss" in ast.unparse(n) for n in ast.walk(found[0]))
+
+
 def _computes(call: ast.Call, scope: Scope, depth: int) -> bool:
     """Return whether a function of the file that reads nothing back is given a value of the device."""
     functions = scope.module.functions_named(call.func.id) if isinstance(call.func, ast.Name) else []
@@ -191,7 +230,13 @@ def _calls_loss(function: ast.expr, scope: Scope) -> bool:
 def _is_loss_of_model(name: str, scope: Scope) -> bool:
     """Return whether the name contains "loss" and all its values are calls of functions that are not imported."""
     values = scope.assigned.get(name, [])
+    if any(map(_is_host, values)):
+        return False
     roots = [_root(value.func) for value in values if isinstance(value, ast.Call)]
+    called = [value.func.id for value in values if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)]
+    own = [function for name_ in called for function in scope.module.functions_named(name_)]
+    if any(isinstance(n, ast.Attribute) and n.attr in _READS for function in own for n in ast.walk(function)):
+        return False
     is_local = len(roots) == len(values) > 0 and not any(root in (None, *scope.names.imported) for root in roots)
     return "loss" in name and is_local
 

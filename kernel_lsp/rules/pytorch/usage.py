@@ -55,7 +55,6 @@ _KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_
     "KL150",
     "missing-no-grad",
     INFORMATION,
-    needs=("eval",),
     summary="A model in evaluation mode runs with gradients recorded",
     why="""
     `model.eval()` changes dropout and batch norm; it does not turn autograd off. Without `torch.inference_mode()` or
@@ -82,6 +81,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
         return
     evaluated = {ast.dump(found) for call in scope.calls if (found := _evaluated(call)) is not None}
     evaluated |= {ast.dump(ast.Name(name, ast.Load())) for name in scope.assigned if _is_made_evaluated(name, scope)}
+    evaluated |= _evaluated_in_init(scope)
     seen: set[str] = set()
     for call in scope.calls if evaluated else ():
         model = ast.dump(_model_of(call)) if isinstance(call.func, ast.Name | ast.Attribute) else ""
@@ -301,8 +301,10 @@ def _object_of(call: ast.Call, method: str) -> ast.expr | None:
 def _model_of(call: ast.Call) -> ast.expr:
     """Return the model that a call runs: ``model(x)``, or a method of it that may be a part of its forward."""
     called = call.func
-    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.attr not in _NO_FORWARD:
-        return called.value
+    owner = called.value if isinstance(called, ast.Attribute) else None
+    is_part = isinstance(called, ast.Attribute) and called.attr not in _NO_FORWARD
+    if is_part and isinstance(owner, ast.Name) and owner.id != "self":
+        return owner
     return called
 
 
@@ -315,12 +317,28 @@ def _evaluated(call: ast.Call) -> ast.expr | None:
 def _is_made_evaluated(name: str, scope: Scope) -> bool:
     """Return whether the name's single value is in evaluation mode: ``model = Net().eval().cuda()``."""
     values = scope.assigned[name]
-    node = values[0] if len(values) == 1 else None
+    return len(values) == 1 and _is_evaluated(values[0])
+
+
+def _is_evaluated(made: ast.expr) -> bool:
+    node: ast.expr | None = made
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "eval" and not node.args:
             return True
         node = node.func.value if node.func.attr in _KEEPS_MODE else None
     return False
+
+
+def _evaluated_in_init(scope: Scope) -> set[str]:
+    """Return the attributes that the class sets to a model in evaluation mode: ``self.model = model.eval()``."""
+    node = scope.node
+    classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef) and node in each.body]
+    found: set[str] = set()
+    for each in (n for owner in classes for n in ast.walk(owner) if isinstance(n, ast.Assign)):
+        if len(each.targets) == 1 and isinstance(each.targets[0], ast.Attribute) and _is_evaluated(each.value):
+            target = each.targets[0]
+            found.add(ast.dump(ast.Attribute(target.value, target.attr, ast.Load())))
+    return found
 
 
 def _is_init(scope: Scope) -> bool:

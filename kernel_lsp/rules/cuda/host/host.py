@@ -51,7 +51,7 @@ def unchecked_call(function: Function) -> Iterator[Hit]:
     file = function.file
     for call in function.calls_named(_CHECKED_CALLS):
         parent = function.parent(call)
-        if parent is not None and parent.type == "expression_statement":
+        if parent is not None and parent.type == "expression_statement" and not _is_destructor(function):
             yield hit(file, call, f"unchecked CUDA error: the result of `{function.callee(call)}` is ignored")
 
 
@@ -175,10 +175,15 @@ def allocation_in_loop(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"allocation in each iteration: `{function.callee(call)}` may synchronize the device")
 
 
+def _is_destructor(function: Function) -> bool:
+    """Return whether the function is a destructor, which must not throw and returns nothing."""
+    return function.name.rpartition("::")[2].startswith("~")
+
+
 def _is_in_counting_loop(function: Function, call: Node) -> bool:
-    """Return whether a loop repeats the call. One that allocates an element of an array each time does not."""
+    """Return whether a loop repeats the call. One that allocates an element of an array or list each time does not."""
     loop = function.loop_around(call)
-    is_repeated = loop is not None and loop.type in ("for_statement", "while_statement", "for_range_loop")
+    is_repeated = loop is not None and loop.type in ("for_statement", "while_statement")
     targets = function.arguments(call)[:1]
     return is_repeated and not any("[" in function.source(target) for target in targets)
 

@@ -37,7 +37,6 @@ _KEEPERS = frozenset(("initializer_list", "return_statement", "lambda_expression
     "device-memory-on-host",
     ERROR,
     on="host",
-    needs=("cudaMalloc cudaMallocAsync cudaMallocPitch",),
     summary="Host code accesses memory of the device",
     why="""
     A pointer of `cudaMalloc` is an address of the GPU: the host cannot read or write through it, and the program ends
@@ -70,6 +69,8 @@ def device_memory_on_host(function: Function) -> Iterator[Hit]:
             for node in _accesses(function, name, call.end_byte, function.body.end_byte):
                 yield hit(function.file, node, f"`{name}` is memory of the device, which the host cannot access")
                 break
+    for node, name in _member_accesses(function):
+        yield hit(function.file, node, f"`{name}` is memory of the device, which the host cannot access")
 
 
 @declare(
@@ -112,13 +113,14 @@ def host_memory_in_flight(function: Function) -> Iterator[Hit]:
             continue
         kind = function.source(arguments[3])
         side = {"cudaMemcpyDeviceToHost": 0, "cudaMemcpyHostToDevice": 1}.get(kind)
-        wait = _WAITS.search(data, call.end_byte, function.body.end_byte)
         name = "" if side is None else _host_name(function, arguments[side])
-        if side is None or not name or function.loop_around(call) is not None:
+        loop = function.loop_around(call)
+        wait = _WAITS.search(data, call.end_byte if loop is None else loop.start_byte, function.body.end_byte)
+        if side is None or not name or (loop is not None and (side or function.loop_around(loop) is not None)):
             continue
         if side == 0:
             end = function.body.end_byte if wait is None else wait.start()
-            for node in _accesses(function, name, call.end_byte, end):
+            for node in _accesses(function, name, (loop or call).end_byte, end):
                 yield hit(function.file, node, f"`{name}` is read while the copy may run: synchronize the stream first")
                 break
         elif wait is None and _is_automatic(function, name):
@@ -222,6 +224,30 @@ def unordered_streams(function: Function) -> Iterator[Hit]:
         last |= dict.fromkeys(written, (call, stream))
 
 
+def _member_accesses(function: Function) -> Iterator[tuple[Node, str]]:
+    """Yield the first access ``*state.x`` or ``state.x[i]`` of each member that the file allocates on the device."""
+    sides = function.file.allocated_sides
+    data = function.file.parsed.data[function.body.start_byte : function.body.end_byte] if sides else b""
+    for name in sorted({name for name, side in sides if side == "device" and (name, "host") not in sides}):
+        for found in re.finditer(rf"(?:\.|->){name}\b".encode(), data) if not function.named(name) else ():
+            end = function.body.start_byte + found.end()
+            member = function.body.descendant_for_byte_range(end - 1, end)
+            owner = function.parent(member) if member is not None and member.type == "field_identifier" else None
+            access = function.parent(owner)
+            is_pointer = (
+                access is not None and access.type == "pointer_expression" and function.source(access)[0] == "*"
+            )
+            is_element = access is not None and access.type == "subscript_expression"
+            if access is None or owner is None or not (is_pointer or is_element):
+                continue
+            array, outer = access.child_by_field_id(fields.ARGUMENT), function.parent(access)
+            is_address = outer is not None and outer.type == "pointer_expression"
+            around = {each.type for each in function.around(access)}
+            if array is not None and array.id == owner.id and not is_address and around.isdisjoint(_NO_ACCESS):
+                yield access, function.source(owner)
+                break
+
+
 def _allocations(function: Function) -> dict[str, tuple[str, Node]]:
     """Return the local pointers that this function allocates once, with the kind of memory and the call."""
     found: dict[str, tuple[str, Node]] = {}
@@ -259,7 +285,7 @@ def _accesses(function: Function, name: str, start: int, end: int) -> Iterator[N
 
 def _host_name(function: Function, node: Node) -> str:
     """Return the name of a local host array, vector or pinned pointer that is copied from or to."""
-    found = re.fullmatch(r"&?\s*(\w+)(?:\.data\(\)|\[0\])?", function.source(node))
+    found = re.fullmatch(r"&?\s*(\w+)(?:\.data\(\))?(?:\[.*\]|\s*\+.*)?", function.source(node))
     variables = [] if found is None else function.named(found[1])
     return variables[0].name if len(variables) == 1 and not variables[0].is_const else ""
 

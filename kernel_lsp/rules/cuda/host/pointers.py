@@ -16,7 +16,9 @@ _OF_CONTAINER = re.compile(r"(\w+)\s*\.\s*data\(\)")
 _CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array)\s*<")
 _ON_DEVICE = frozenset(("static", "__managed__", "__device__", "__constant__", "extern"))
 _MANAGED = re.compile(r"\bcudaMallocManaged\s*\(\s*(?:\([^()]*\)\s*)?&\s*(\w+)")
-WAITS = re.compile(rb"Synchronize|cudaMemcpy(?!Async)|cudaFree\b|[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\(")
+WAITS = re.compile(
+    rb"Synchronize|cudaMemcpy(?!\w*Async)\w*\s*\(|cudaFree\b|(?<!A)[Ss]ync\w*\s*\(|cudaMemPrefetch|[Ww]ait\w*\s*\("
+)
 """Calls after which the host may read what the GPU wrote."""
 
 

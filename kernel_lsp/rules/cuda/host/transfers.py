@@ -34,7 +34,7 @@ MAX_SMALL = 20
 _INTEGERS = ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "int64_t", "long long", "size_t")
 _LARGEST = re.compile(r"-?(?:INT|UINT|FLT|DBL)_(?:MAX|MIN)|-?INFINITY|(?:std::)?numeric_limits<\w+>::\w+\(\)")
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
-_CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?\w+(?:\.|->)size\(\)\)?")
+_CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?(?:\w+(?:\.|->))+size\(\)\)?")
 _HOST_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\b")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 

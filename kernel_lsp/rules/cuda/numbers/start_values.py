@@ -60,7 +60,10 @@ _MINIMUM = re.compile(r"min(?:(?<=\bmin)|(?<=\bfmin))\w*\(\s*(\w+)\[[^\]]*\],\s*
 )
 def wrong_start_value(function: Function) -> Iterator[Hit]:
     for variable in function.all_variables():
-        if variable in function.parameters or variable.is_array or variable.is_pointer or variable.is_shared:
+        if variable in function.parameters or variable.is_pointer or variable.is_shared:
+            continue
+        if variable.is_array:
+            yield from _elements_without_value(function, variable)
             continue
         if variable.value is None:
             if type_bytes(variable.element) is not None and "static" not in variable.words:
@@ -97,6 +100,38 @@ def _without_value(function: Function, variable: Variable) -> Iterator[Hit]:
         yield hit(function.file, write, f"`{variable.name}` has no value yet: set it where it is declared")
 
 
+def _elements_without_value(function: Function, array: Variable) -> Iterator[Hit]:
+    """Yield the update of a local array's elements that nothing else sets: ``float acc[4]; ... acc[i] += x``."""
+    is_plain = type_bytes(array.element) is not None and {"static", "extern", "__constant__"}.isdisjoint(array.words)
+    if array.value is not None or not is_plain or len(function.named(array.name)) != 1 or "asm" in function.text:
+        return
+    updates: list[Node] = []
+    for place in function.mentions(array.name):
+        node = function.body.descendant_for_byte_range(place, place + len(array.name))
+        if node is None or place == array.name_node.start_byte or node.type != "identifier":
+            continue
+        element, parent, n_indices = node, function.parent(node), 0
+        while parent is not None and parent.type == "subscript_expression":
+            element, parent, n_indices = parent, function.parent(parent), n_indices + 1
+        left = None if parent is None else parent.child_by_field_id(fields.LEFT)
+        is_set = left is not None and left.id == element.id and parent is not None
+        if n_indices != len(array.sizes) or parent is None or parent.type in _MAY_SET:
+            return
+        if is_set and parent.type == "assignment_expression":
+            if function.operator(parent) == "=" and array.name not in function.names_in(
+                parent.child_by_field_id(fields.RIGHT)
+            ):
+                return
+            updates.append(parent)
+    if updates:
+        yield hit(function.file, array.declaration, f"`{array.name}` has no value yet: set it where it is declared")
+
+
+_MAY_SET = frozenset(
+    ("argument_list", "pointer_expression", "update_expression", "init_declarator", "field_expression")
+)
+
+
 def _reads_reference(function: Function, given: Node, node: Node) -> bool:
     """Return whether a function of the file takes the argument by reference, and reads it before it sets it."""
     call = function.parent(given)
@@ -112,18 +147,25 @@ def _reads_reference(function: Function, given: Node, node: Node) -> bool:
 
 def _wrong_start(function: Function, variable: Variable) -> str:
     """Return the message for a start value that is not neutral, or an empty text."""
-    start = function.source(variable.value).strip("{} ") if variable.value is not None else ""
+    value = variable.value
+    if value is not None and value.type == "conditional_expression":
+        value = value.child_by_field_id(fields.ALTERNATIVE)
+    start = function.source(value).strip("{} ") if value is not None else ""
     is_zero = _ZERO.fullmatch(start) is not None
     if not (is_zero or _SMALLEST.search(start) or _LARGEST.search(start) or _LOWEST.search(start)):
         return ""
     for write in variable.writes:
         right = write.child_by_field_id(fields.RIGHT) if write.type == "assignment_expression" else None
-        if right is None or function.loop_around(write) is None:
+        if right is None:
+            continue
+        kind, other = _extremum(function, variable, write, right)
+        if kind == "min" and is_zero and other is not None and _is_of_another_thread(function, variable, other):
+            return "a minimum over threads of which some begin with 0: begin with the largest number"
+        if function.loop_around(write) is None or value is not variable.value:
             continue
         if function.operator(write) == "*=":
             is_product = is_zero and all(function.operator(each) == "*=" for each in variable.writes)
             return f"`{variable.name}` begins with 0, and a product with 0 stays 0: begin with 1" if is_product else ""
-        kind, other = _extremum(function, variable, write, right)
         raw = None if other is None else _raw_load(function, other)
         if kind == "max" and (_SMALLEST.search(start) or _LARGEST.search(start)):
             return f"a maximum that begins with `{start}` is wrong for negative numbers: begin with -INFINITY"
@@ -133,6 +175,11 @@ def _wrong_start(function: Function, variable: Variable) -> str:
         if kind == "max" and is_zero and is_float and raw is not None and not _NOT_NEGATIVE.search(raw.name):
             return "a maximum that begins with 0 is wrong for negative numbers: begin with -INFINITY"
     return ""
+
+
+def _is_of_another_thread(function: Function, variable: Variable, node: Node) -> bool:
+    """Return whether the value is the variable of another lane: ``__shfl_down_sync(mask, v, 1)``."""
+    return "shfl" in function.callee(node) and variable.name in function.names_in(node)
 
 
 def _extremum(function: Function, variable: Variable, write: Node, right: Node) -> tuple[str, Node | None]:
