@@ -153,6 +153,7 @@ class Kernel:
 
     @cached_property
     def contract(self) -> PlanFinder:
+        """Return the finder of sizes that the plan's contract holds for, whatever a test switches off."""
         return finder_of(self.prepared, self.direction)
 
     @cached_property
