@@ -185,9 +185,9 @@ class GraphReader:
             return [self._argument(entry) for entry in value]
         if isinstance(value, torch.dtype):
             return {"dtype": plan_dtype(value, "a cast", *self._place)}
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"float": "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")}
-        if value is None or isinstance(value, (bool, int, float, str)):
+        if isinstance(value, float):
+            return _as_json(value)
+        if value is None or isinstance(value, (bool, int, str)):
             return value
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             return {"expression": self._symbols.text(value)}
@@ -283,16 +283,18 @@ def _is_full_slice(bounds: Sequence[Any]) -> bool:
     return start in (0, None) and end == FULL_END and step == 1
 
 
+def _as_json(number: float) -> Any:
+    """Return a number as JSON can hold it: infinities and NaN by name."""
+    return number if math.isfinite(number) else {"float": str(number)}
+
+
 def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
     dtype = PLAN_NAMES[value.dtype]
     shape = [str(size) for size in value.shape]
-    number: Any = value.reshape(-1)[0].item()
-    if isinstance(number, float) and not math.isfinite(number):
-        number = {"float": "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")}
     return {
         "name": name,
         "op": "aten.full.default",
-        "arguments": [list(value.shape), number],
+        "arguments": [list(value.shape), _as_json(value.reshape(-1)[0].item())],
         "keywords": {"dtype": {"dtype": dtype}},
         "scalars": {},
         "types": [{"dtype": dtype, "shape": shape}],
