@@ -14,7 +14,15 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.messages import RunResult
 from kernel_lsp.errors import UserError
-from kernel_lsp.source.call_sites import Operator, Rewritten, is_offered, revert_operator, takes_module, use_operator
+from kernel_lsp.source.call_sites import (
+    Operator,
+    Rewritten,
+    called_name,
+    is_offered,
+    revert_operator,
+    takes_module,
+    use_operator,
+)
 from kernel_lsp.source.python_file import USE_PREFIX
 
 
@@ -95,8 +103,10 @@ def _print(found: Rewritten, *, applies: bool) -> None:
 def _print_by_hand(result: RunResult) -> None:
     """Say how to use the operator where no call of its target is found."""
     run = result.summary
-    wraps = f"{USE_PREFIX}{run.name}({run.symbol}{'(...)' if takes_module(run.out, run.name) else ''})"
+    is_module = takes_module(run.out, run.name)
+    called = called_name(run.symbol, is_module=is_module)
+    wraps = f"{USE_PREFIX}{run.name}({called}{'(...)' if is_module else ''})"
     root = find_workspace(Path(run.file).parent)
-    console.stdout.print(f"no file of {root} calls {run.symbol}, tests apart", markup=False, soft_wrap=True)
+    console.stdout.print(f"no file of {root} calls {called}, tests apart", markup=False, soft_wrap=True)
     next_step = f"where yours does: {wraps}, from {os.path.relpath(run.out / run.name)}.py"
     console.stdout.print(f" next: {next_step}", markup=False, soft_wrap=True)

@@ -39,6 +39,11 @@ class Operator:
     out: Path
     name: str
 
+    @property
+    def called(self) -> str:
+        """Return the name whose calls use the operator: of a method, the class whose modules have it."""
+        return called_name(self.symbol, is_module=self.is_module)
+
 
 @dataclass(frozen=True)
 class Rewritten:
@@ -63,7 +68,7 @@ class _Edit:
 
 def use_operator(root: Path, operator: Operator) -> Rewritten:
     """Return the texts in which every call of the target outside of tests uses the operator."""
-    return _rewritten(root, operator.symbol, lambda file: _use_edits(file, root, operator), is_kept=_is_test)
+    return _rewritten(root, operator.called, lambda file: _use_edits(file, root, operator), is_kept=_is_test)
 
 
 def revert_operator(root: Path, name: str) -> Rewritten:
@@ -179,21 +184,21 @@ def _names(file: _File, root: Path, operator: Operator) -> Iterator[tuple[str, s
     """Yield the names under which the file calls the target, each with the import of its operator."""
     if file.path.resolve() == operator.file.resolve():
         style = import_style(file.path, file.tree)
-        yield operator.symbol, import_statement(file.path, operator.out, operator.name, style)
+        yield operator.called, import_statement(file.path, operator.out, operator.name, style)
         return
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if _is_module(alias.name, 0, file, root, operator):
-                    yield f"{alias.asname or alias.name}.{operator.symbol}", _import_of(alias.name, 0, operator)
+                    yield f"{alias.asname or alias.name}.{operator.called}", _import_of(alias.name, 0, operator)
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 inside = f"{node.module}.{alias.name}" if node.module else alias.name
-                if alias.name == operator.symbol and _is_module(node.module or "", node.level, file, root, operator):
+                if alias.name == operator.called and _is_module(node.module or "", node.level, file, root, operator):
                     yield alias.asname or alias.name, _import_of(node.module or "", node.level, operator)
                 elif _is_module(inside, node.level, file, root, operator):
                     statement = _import_of(inside, node.level, operator)
-                    yield f"{alias.asname or alias.name}.{operator.symbol}", statement
+                    yield f"{alias.asname or alias.name}.{operator.called}", statement
 
 
 def _is_module(module: str, level: int, file: _File, root: Path, operator: Operator) -> bool:
@@ -223,7 +228,7 @@ def _is_within(call: ast.Call, file: _File, operator: Operator) -> bool:
     definitions = [
         node
         for node in file.tree.body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == operator.symbol
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == operator.called
     ]
     return any(node.lineno <= call.lineno <= (node.end_lineno or node.lineno) for node in definitions)
 
@@ -274,6 +279,11 @@ def import_statement(file: Path, out: Path, name: str, style: ImportStyle) -> st
 def is_offered(out: Path, name: str) -> bool:
     """Return True if the operator's file exists and can replace something in the user's code."""
     return f"def {USE_PREFIX}{name}(" in _text_of(out, name)
+
+
+def called_name(symbol: str, *, is_module: bool) -> str:
+    """Return the name that makes what the operator is put into: the class of a method, else the target itself."""
+    return symbol.rpartition(".")[0] or symbol if is_module else symbol
 
 
 def takes_module(out: Path, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_calls_in_other_files_use_the_operator_and_return(tmp_path: Path, before
     above = ABOVE.replace("\n", "\r\n") if "\r" in before else ABOVE
     after = before.replace(call, f"use_scale({call})").format(above)
     check(tmp_path, before.format(""), after, name)
+
+
+def test_the_operator_of_a_method_is_put_into_its_class(tmp_path: Path) -> None:
+    before = "from pkg.model import Scale\n\ny = Scale(1).gate(2)\n"
+    of_class = workspace(tmp_path, train=before)
+    found = use_operator(tmp_path, replace(of_class, symbol="Scale.gate"))
+    assert [*found.texts.values()] == [f"from pkg.model import Scale\n{ABOVE}\ny = use_scale(Scale(1)).gate(2)\n"]
 
 
 def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
