@@ -23,8 +23,9 @@ MAX_SPANS = 4_000
 """Maximum timed calls of one step."""
 N_ALIKE = 32
 """Calls in a row of one configuration after which not each one's signature is taken."""
-N_UNCHECKED = 7
-"""Calls after each signature then that are compared by the first argument's shape, autograd and mode alone."""
+N_UNCHECKED, MAX_UNCHECKED = 7, 31
+"""Calls after each signature then that are compared by the first argument's shape, autograd and mode alone; after each
+further `N_ALIKE` signatures as many more, up to the maximum."""
 N_RANGES = 4
 """Calls of one configuration whose integer tensors are read for their range."""
 MAX_CONFIGURATIONS = 16
@@ -233,18 +234,21 @@ class Budget:
     """The steps to time: the scheduled ones, while timing has cost at most `MAX_SHARE` of the time since the first."""
 
     def __init__(self):
-        self.own_s, self.since, self.n_counted = 0.0, 0.0, 0
-        """`n_counted` are the steps that those timed stand for."""
+        self.own_s, self.since, self.n_counted, self.n_passed = 0.0, 0.0, 0, 0
+        """`n_counted` are the steps that those timed stand for, `n_passed` those before the next scheduled one."""
 
     def weight_of(self, step, is_needed, is_new):
         """Return how many steps the timing of this one stands for: those since the last; 0 for one that is not timed.
         One that `is_needed` may cost what it does. A step that `is_new` is unlike others, and stands for itself."""
-        now = time.perf_counter()
-        self.since = self.since or now
         if is_new:
+            self.since = self.since or time.perf_counter()
             self.n_counted += 1
             return 1
-        if untimed_after(step - 1) or not (is_needed or self.own_s <= MAX_SHARE * (now - self.since)):
+        if step <= self.n_passed:
+            return 0
+        now = time.perf_counter()
+        self.since, self.n_passed = self.since or now, step - 1 + untimed_after(step - 1)
+        if step <= self.n_passed or not (is_needed or self.own_s <= MAX_SHARE * (now - self.since)):
             return 0
         weight, self.n_counted = step - self.n_counted, step
         return weight
@@ -299,7 +303,7 @@ class Streak:
         shape = getattr(args[0], "shape", None) if args else None
         is_alike = shape is not None and found is self.found and shape == self.shape and mode == self.mode
         self.n_alike = self.n_alike + 1 if is_alike else 0
-        self.n_left = N_UNCHECKED if self.n_alike >= N_ALIKE else 0
+        self.n_left = min(self.n_alike // N_ALIKE * N_UNCHECKED, MAX_UNCHECKED)
         self.shape, self.mode, self.found = shape, mode, found
 
     def goes_on(self, args, mode):

@@ -341,7 +341,7 @@ class Recorder:
             self.device = self.torch.cuda.get_device_name() if self.on_cuda else "cpu"
         self.has_nested = self.has_nested or self.depth > 0
         if self.depth == 0 and not self.has_optimizer:
-            self._boundary(is_new=target.n_calls < 2)
+            self._boundary(is_new=found.n_calls < 2 and target.n_calls < 2)
             if not self.is_on:
                 return None
         found.n_calls += 1
@@ -402,14 +402,15 @@ class Recorder:
             self.has_optimizer = True
             self._close_sample()
             self.warm, self.totals, self.pending, self.n_steps = self._best(), Totals(), [], 0
-            self.budget.n_counted = 0
+            self.budget.n_counted = self.budget.n_passed = 0
+        self._close_gate()
         self._boundary()
+        self._open_gate()
         if self.steps and self.n_steps >= self.steps:
             self.finish()
 
     def _boundary(self, is_new=False):
         """End a step and begin the next: after an optimizer's step, or before an outermost call where there is none."""
-        self._close_gate()
         self._close_sample()
         if self.steps and self.n_steps >= self.steps:
             return self.finish()
@@ -422,7 +423,6 @@ class Recorder:
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
             self.write(is_last=False)
-        self._open_gate()
         return None
 
     def _close_sample(self):
