@@ -112,7 +112,7 @@ def _outcome(entry: BenchEntry) -> str:
         kind = "" if entry.kind == "measured" else f" ({entry.kind})"
         parts.append(f"{sum(each.ours_us for each in entry.times):.4g} us{kind}")
     if "best" in entry.speedups:
-        parts.append(f"{entry.speedups['best']:.2f}x vs PyTorch")
+        parts.append(f"{entry.speedups['best']:.2f}x vs {entry.compared_with}")
     return ", ".join([*parts, f"{entry.elapsed_s:.0f} s"])
 
 

@@ -81,6 +81,12 @@ class BenchEntry(Noun):
         return tuple(dict.fromkeys(each.name for each in missing if is_pytorch(each.name)))
 
     @property
+    def compared_with(self) -> str:
+        """Return what the best speedup is against: PyTorch, or its fastest baseline while others have no time."""
+        found = self.recommendation
+        return "PyTorch" if found is None or found.is_complete else f"{found.against} only"
+
+    @property
     def share_of_limit(self) -> float | None:
         """Return the speed of light of all operations over our time; None where one is unknown."""
         floors = [time.floor_us for time in self.times]

@@ -181,6 +181,9 @@ def score_line(score: BenchScore, report: BenchReport) -> str:
     claimed = [entry.claimed.get(score.baseline, 0.0) for entry in report.entries if entry.status == "verified"]
     n_as_fast = sum(ratio >= 1.0 for ratio in claimed)
     compared = f"{score.n_compared} of {score.n_tasks} compared, {n_as_fast} at least as fast"
+    n_partial = sum(bool(entry.untimed) for entry in report.entries if score.baseline in entry.speedups)
+    if n_partial and score.baseline in ("compile", "best"):
+        compared += f", {n_partial} without a time of every mode of torch.compile"
     return f"against {score.baseline} ({report.kind}, {compared}): {', '.join([*means, fast])}"
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from kernel_lsp.cli.bench import _outcome
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport, bench_report, bench_time, speedups
 from kernel_lsp.core.measurement import (
     Comparison,
@@ -16,6 +17,7 @@ from kernel_lsp.core.measurement import (
     TimedBaseline,
     TimeFloor,
 )
+from kernel_lsp.core.recommendation import Recommendation
 from kernel_lsp.export.bench_page import BEGIN, END, markdown, render_bench_page, write_docs
 
 FLOOR = TimeFloor(time_us=5.0, impossible_below_us=4.0, basis="bytes")
@@ -121,4 +123,23 @@ def test_a_claim_names_the_modes_that_it_lacks() -> None:
     failed = (MissingBaseline(name="compile reduce-overhead", reason="an error of PyTorch", is_final=True),)
     comparison = time.comparison.model_copy(update={"baselines": (*time.comparison.baselines, *late, *failed)})
     rest = whole.model_copy(update={"times": (time.model_copy(update={"comparison": comparison}),)})
-    assert "| no difference; no time of compile max-autotune |" in markdown(bench_report([rest]))
+    text = markdown(bench_report([rest, whole]))
+    assert "| no difference; no time of compile max-autotune |" in text
+    scores = [line for line in text.splitlines() if line.startswith("- against ")]
+    partial = [line.split()[2] for line in scores if "1 without a time of every mode of torch.compile" in line]
+    assert partial == ["compile", "best"]
+
+
+def test_progress_says_what_a_speedup_is_against() -> None:
+    (whole,) = on_a_gpu().entries
+    assert "x vs PyTorch, " in _outcome(whole)
+    advice = Recommendation(
+        action="measure",
+        ratio=2.0,
+        against="eager",
+        kind="measured",
+        why="no time of torch.compile",
+        remedy="",
+        is_complete=False,
+    )
+    assert "x vs eager only, " in _outcome(whole.model_copy(update={"recommendation": advice}))
