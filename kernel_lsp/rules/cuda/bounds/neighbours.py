@@ -31,11 +31,15 @@ def beyond_the_check(kernel: Function) -> Iterator[tuple[Node, str, str]]:
             continue
         index, size = checked
         accesses = list(_guarded_by(kernel, branch, index))
+        at_index: dict[int, list[Node]] = {}
+        for other in accesses:
+            if _is_at(kernel, other, index) and (array := _array(kernel, other)) is not None:
+                at_index.setdefault(array.name_node.id, []).append(other)
         for access in accesses:
             array, distance = _array(kernel, access), _distance(kernel, access, index)
             if array is None or not distance or not _may_be_last(kernel, index, distance):
                 continue
-            own = [other for other in accesses if _array(kernel, other) is array and _is_at(kernel, other, index)]
+            own = at_index.get(array.name_node.id, [])
             is_of_floats = array.element in _FLOATS and not _HAS_ONE_MORE.search(array.name)
             if own and (is_of_floats or any(_is_written(kernel, each) for each in (access, *own))):
                 yield access, kernel.source(_index(access) or access), kernel.source(size)
