@@ -84,6 +84,9 @@ def _of(comparison: Comparison, operation: str) -> Recommendation:
     action, why = _estimated(comparison) if isinstance(comparison.ours, Estimate) else _measured(comparison)
     if action == "apply" and unmeasured:
         action, why = "measure", f"no time of {', '.join(map(pytorch_name, unmeasured))}"
+    if action == "keep" and comparison.floor is not None:
+        times = comparison.ours.time_us / comparison.floor.time_us
+        why += f", at {times:.3g} times the speed of light (roofline bound): {comparison.floor.basis}"
     return Recommendation(
         action=action,
         ratio=comparison.speedup,

@@ -17,6 +17,7 @@ from kernel_lsp.core.measurement import (
     MissingBaseline,
     Ratio,
     TimedBaseline,
+    TimeFloor,
 )
 from kernel_lsp.core.recommendation import Recommendation, recommend
 from kernel_lsp.core.task import Task
@@ -93,6 +94,19 @@ def test_the_least_favourable_operation_decides_and_is_named() -> None:
     check(found, "keep", "keep torch.compile: 0.84x")
     assert found is not None
     assert found.operation == "f_backward"
+
+
+def test_advice_to_keep_pytorch_says_what_bounds_the_kernel() -> None:
+    floor = TimeFloor(time_us=OURS_US / 1.6, impossible_below_us=1.0, basis="134 MB at 4.3 TB/s (measured)")
+    kept = recommend({"f": comparison(EAGER, SLOWER).model_copy(update={"floor": floor})})
+    assert kept is not None
+    expected = (
+        "slower than torch.compile, at 1.6 times the speed of light (roofline bound): 134 MB at 4.3 TB/s (measured)"
+    )
+    assert kept.why == expected
+    applied = recommend({"f": comparison(EAGER, COMPILE).model_copy(update={"floor": floor})})
+    assert applied is not None
+    assert "speed of light" not in applied.why
 
 
 def test_without_times_nothing_is_recommended() -> None:
