@@ -40,6 +40,8 @@ CLOSE_S = 12.0
 """Seconds for relays and Ray to end."""
 MAX_FOLDER_CHARACTERS = 30
 """Longest temporary folder that leaves room for the names of Ray's sockets, which have 107 characters at most."""
+TOKEN_FILE = Path(".ray", "auth_token")
+"""File in the home folder where Ray's programs look for a cluster's token."""
 INSTALL = "python -m pip install 'kernel-lsp[ray]'"
 LOCAL_NAME = "Ray"
 
@@ -149,8 +151,15 @@ class RayCluster:
             raise EnvironmentProblem(f"{self.address.name} has no GPU", next_step=_more_gpus(self.address))
 
     def _bridge_environment(self) -> dict[str, str]:
-        """Return the few variables of every child, and Ray's own. A Ray of our own gets a token of its own."""
+        """Return the few variables of every child, and Ray's own. A Ray of our own gets a token of its own. A cluster
+        asks for the user's by default (Ray 2.60). Its client server takes one also where none is asked for; actors of a
+        program that joins with one do not start there."""
         ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        has_token = (
+            not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}.isdisjoint(ray) or (Path.home() / TOKEN_FILE).is_file()
+        )
+        if has_token and "://" in self.address.address:
+            ray.setdefault("RAY_AUTH_MODE", "token")
         if not self.address.address:
             ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         return scrubbed_environment({**ray, "RAY_USAGE_STATS_ENABLED": "0", **self._environment})
@@ -248,7 +257,8 @@ async def _speaks_grpc(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 def _silent(name: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"{name} takes connections and does not answer as Ray does",
-        next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379)",
+        next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379); "
+        "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN where the cluster has a token",
     )
 
 

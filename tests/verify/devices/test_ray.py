@@ -117,6 +117,31 @@ async def test_a_server_of_another_protocol_is_named_at_once(said: bytes) -> Non
         assert time.monotonic() - started < ray_cluster_module.REACH_S
 
 
+@pytest.mark.parametrize(
+    ("given", "has_file", "mode"),
+    [
+        ({}, False, None),
+        ({}, True, "token"),
+        ({"RAY_AUTH_TOKEN": "a"}, False, "token"),
+        ({"RAY_AUTH_MODE": "disabled"}, True, "disabled"),
+    ],
+)
+def test_a_cluster_gets_the_token_that_the_user_has(
+    given: dict[str, str], has_file: bool, mode: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    if has_file:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("a")
+    assert RayCluster(RayAddress("ray://head:10001"))._bridge_environment().get("RAY_AUTH_MODE") == mode
+    joined = RayCluster(RayAddress("head:6379"))._bridge_environment()
+    assert joined.get("RAY_AUTH_MODE") == given.get("RAY_AUTH_MODE")
+
+
 def test_another_version_is_named_in_one_line() -> None:
     message = _problem("ray://h:1", "unreachable", MISMATCH).message
     assert message.endswith("Ray: 2.9.0, Python: 3.11.9 there, Ray: 2.60.0, Python: 3.11.7 here")
