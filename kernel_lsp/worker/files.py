@@ -196,9 +196,9 @@ def read_tensor(entry: dict[str, Any], device: torch.device = CPU) -> torch.Tens
     """Read the tensor of an entry with ``path``, ``dtype`` and ``shape`` onto a device. Raises Failure for a wrong
     size."""
     n_bytes, place = math.prod(entry["shape"]) * torch_dtype(entry["dtype"]).itemsize, place_of(entry["path"])
-    if (seed := described_seed(place)) is not None:
-        return uniform(entry["shape"], seed, device)
     if os.path.getsize(place) != n_bytes:
+        if (seed := described_seed(place)) is not None:
+            return uniform(entry["shape"], seed, device)
         raise Failure(f"{entry['path']} does not hold {n_bytes} bytes for '{entry['name']}'")
     is_large = n_bytes >= LARGE_BYTES
     tensor = torch.empty(tuple(entry["shape"]), dtype=torch_dtype(entry["dtype"]), device=device if is_large else CPU)

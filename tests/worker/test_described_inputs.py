@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.worker.cases import case_values, stand_ins
+from kernel_lsp.worker.cases import case_values, families, stand_ins
 from kernel_lsp.worker.cases.case_values import Values
 from kernel_lsp.worker.cases.stand_ins import DescribedRandom
 from kernel_lsp.worker.drawn import PIECE_ELEMENTS, uniform
@@ -53,6 +53,13 @@ def test_a_description_is_read_as_its_numbers_and_any_other_file_as_what_it_hold
     assert Path(entry["path"]).stat().st_size < 100
     of_equal_size = torch.arange(39, dtype=torch.uint8)
     assert torch.equal(read_tensor(write_tensor(str(tmp_path / "y.bin"), "y", of_equal_size)), of_equal_size)
+
+
+def test_a_file_of_as_many_bytes_as_its_tensor_describes_nothing(tmp_path: Path) -> None:
+    entry = write_description(str(tmp_path / "x.bin"), "x", torch.empty(40, 50), 99)
+    n_bytes = Path(entry["path"]).stat().st_size
+    found = read_tensor({**entry, "dtype": "u8", "shape": [n_bytes]})
+    assert bytes(found.tolist()) == Path(entry["path"]).read_bytes()
 
 
 def values_of(fresh: Inputs, *, draws_on: torch.device | None = CPU, family: str = "given") -> Values:
@@ -101,6 +108,14 @@ def test_inputs_that_the_code_computes_with_are_made_by_it(fresh: Inputs) -> Non
     assert all(float(each.abs().sum()) > 0 for each in given)
 
 
+def test_tensors_that_are_not_described_have_the_numbers_of_written_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "LARGE_ELEMENTS", 1000)
+    made = [values_of(lambda: [torch.randn(40, 50)], draws_on=draws_on)._given()[0] for draws_on in (CPU, None)]
+    assert made[0] is not None
+    assert made[1] is not None
+    assert torch.equal(made[0][0], made[1][0])
+
+
 def test_other_tensors_are_pytorch_s_own() -> None:
     for fresh in (lambda: [torch.rand(40, 50, dtype=torch.float64)], lambda: [torch.rand(9)]):
         assert values_of(fresh)._given()[1] == {}
@@ -113,6 +128,22 @@ def test_a_tensor_that_shares_the_memory_of_a_large_one_has_its_numbers() -> Non
         same = large.detach().cpu().contiguous()
     assert random.seed_of(same) == random.seed_of(large) is not None
     assert random.seed_of(torch.zeros(40, 50)) is None
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda x: x.contiguous(memory_format=torch.channels_last),
+        lambda x: x.cpu(memory_format=torch.channels_last),
+    ],
+    ids=["contiguous", "cpu"],
+)
+def test_a_copy_in_another_memory_format_is_computed_by_the_code(
+    copied: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    with DescribedRandom() as random, pytest.raises(RuntimeError, match="are read"):
+        copied(torch.rand(2, 4, 10, 25))
+    assert random.was_read
 
 
 def test_an_input_that_does_not_fit_on_the_gpu_is_made_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ class Values:
     ) -> tuple[list[torch.Tensor], dict[int, int]] | None:
         """Return the user's inputs, large ones made on the device, and the seeds of these; None where the user's code
         computes with them."""
-        with seeded(self.seed), DescribedRandom() as random:
+        with seeded(self.seed), ParallelRandom(), DescribedRandom() as random:
             try:
                 given = fresh()
             except TargetFailure:

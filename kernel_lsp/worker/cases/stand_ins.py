@@ -14,6 +14,7 @@ from .families import PLAIN
 DRAWN_ELEMENTS = 1 << 26
 """Elements from which a tensor of `torch.rand` is made later: 256 MiB."""
 KEEPS_VALUES = frozenset(("detach", "cpu", "contiguous"))
+"""Functions that return a tensor's own memory. With more arguments, such as a memory format, they may copy it."""
 
 
 class DescribedRandom(TorchFunctionMode):
@@ -35,7 +36,7 @@ class DescribedRandom(TorchFunctionMode):
             is_plain = like.dtype is torch.float32 and torch.device(given.get("device") or "cpu").type == "cpu"
             if is_plain and like.numel() >= DRAWN_ELEMENTS:
                 return self._stand_in(like)
-        is_kept = getattr(function, "__name__", "") in KEEPS_VALUES
+        is_kept = getattr(function, "__name__", "") in KEEPS_VALUES and len(args) == 1 and not given
         if not is_kept and any(map(self._is_stand_in, pytree.tree_leaves((args, given)))):
             self.was_read = True
             raise RuntimeError("large random numbers are read")
