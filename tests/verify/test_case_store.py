@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.process.worker_client import CaseFiles, CaseOutput, CaseTensor, Rounding
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle import case_store
 from kernel_lsp.verify.oracle.case_store import CaseStore
 
 CASE = Case("forward", (("N", 1 << 20),), "given", 0, "forward", is_captured=True)
+ROUNDING = Rounding(1, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Gpu:
@@ -37,7 +39,9 @@ class AskedWorker:
 
     async def make_case(self, operation: str, **asked: Any) -> CaseFiles:
         self.asked.append(asked)
-        return CaseFiles(family=asked["family"], seed=0, inputs=(), outputs=())
+        reference = CaseTensor("y", asked["directory"] / "expected" / "y.bin", DType.F64, (1,))
+        output = CaseOutput("y", DType.F32, reference, None, None, None, ROUNDING, may_lose_nans=False)
+        return CaseFiles(family=asked["family"], seed=0, inputs=(), outputs=(output,))
 
 
 @pytest.fixture
@@ -63,6 +67,19 @@ async def test_a_large_given_case_is_described_for_workers_and_written_for_other
         await store.get(CASE)
     assert [(asked["may_describe"], asked["gpu"]) for asked in worker.asked] == [(True, 3), (False, 3)]
     assert len({asked["directory"] for asked in worker.asked}) == 2
+
+
+async def test_a_described_case_has_expectations_of_its_own(
+    worker: AskedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its values are others: a kernel that returns an input gets written files, another kernel of the task described
+    ones."""
+    monkeypatch.setattr(case_store, "read_expectations", lambda files: (files.outputs[0].reference.path,))
+    store = store_of(worker, tmp_path, Gpu())
+    for by_workers in (True, False, True):
+        files = await store.get(CASE, by_workers=by_workers)
+        assert isinstance(files, CaseFiles)
+        assert store.expectations(files) == (files.outputs[0].reference.path,)
 
 
 @pytest.mark.parametrize(

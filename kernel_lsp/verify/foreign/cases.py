@@ -173,7 +173,7 @@ def _unjudged(case: ForeignCase, device_name: str) -> CaseResult:
 
 
 def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: Path, *, is_hidden: bool) -> ForeignCase:
-    expectations = tuple(_in_memory(expectation) for expectation in store.expectations(case, files))
+    expectations = tuple(_in_memory(expectation) for expectation in store.expectations(files))
     for tensor in (tensor for output in files.outputs for tensor in output.tensors):
         tensor.path.unlink(missing_ok=True)
     folder.mkdir(parents=True)

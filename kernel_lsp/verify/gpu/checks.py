@@ -201,7 +201,7 @@ class GpuChecks:
         return await self._store.get(case, by_workers=_is_read_by_workers(bound))
 
     def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
-        return DeviceCase(case, bound, files, self._store.expectations(case, files))
+        return DeviceCase(case, bound, files, self._store.expectations(files))
 
 
 def _is_read_by_workers(bound: BoundOperation) -> bool:

@@ -71,7 +71,7 @@ class CaseStore:
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
         self._may_sample = may_sample
         self._made: dict[tuple[Case, bool], asyncio.Task[CaseFiles | NoCase]] = {}
-        self._expectations: dict[Case, tuple[Expectation, ...]] = {}
+        self._expectations: dict[tuple[CaseTensor, ...], tuple[Expectation, ...]] = {}
         self._ahead: set[asyncio.Task[None]] = set()
         self._was_asked = asyncio.Event()
         self._serial = itertools.count()
@@ -126,11 +126,13 @@ class CaseStore:
         self._ahead.add(task)
         task.add_done_callback(self._ahead.discard)
 
-    def expectations(self, case: Case, files: CaseFiles) -> tuple[Expectation, ...]:
-        """Return the expectations of each output of the case, opened once."""
-        if case not in self._expectations:
-            self._expectations[case] = read_expectations(files)
-        return self._expectations[case]
+    def expectations(self, files: CaseFiles) -> tuple[Expectation, ...]:
+        """Return the expectations of each output, opened once for the files: a described case has other values than the
+        same case in written ones."""
+        references = tuple(each.reference for each in files.outputs)
+        if references not in self._expectations:
+            self._expectations[references] = read_expectations(files)
+        return self._expectations[references]
 
     async def idle(self) -> None:
         """Wait until some case was requested and none is being made."""
