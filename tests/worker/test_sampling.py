@@ -11,7 +11,7 @@ import torch
 
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.oracle.arrays import map_array
-from kernel_lsp.worker.oracle.sampling import _random_slices
+from kernel_lsp.worker.oracle.sampling import _random_slices, _ranges
 from tests.worker.capturing import capture_text, make_case, tensor
 
 FROM_BYTES = 1 << 16
@@ -40,6 +40,22 @@ def test_expected_results_are_those_of_slices_from_the_first_to_the_last(tmp_pat
     exponentials = np.exp(x - x.max(-1, keepdims=True))
     found = map_array(expected.path, expected.dtype, expected.shape)
     np.testing.assert_allclose(found, exponentials / exponentials.sum(-1, keepdims=True), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n_whole", "n_slices"), [(16, 8), (24, 8), (64, 8), (100, 17), (9, 4), (5, 2), (7, 3), (3, 1)]
+)
+def test_some_seed_compares_each_slice_and_none_twice(n_whole: int, n_slices: int) -> None:
+    """Slices that no seed compares would be known to whoever writes kernels."""
+    seen: set[int] = set()
+    for seed in range(400):
+        ranges = _ranges(n_whole, n_slices, seed)
+        places = [place for start, end in ranges for place in range(start, end)]
+        assert places == sorted(set(places))
+        assert places[0] == 0
+        assert places[-1] < n_whole
+        seen.update(places)
+    assert len(seen) == n_whole if n_slices > 2 else min(seen) == 0
 
 
 def test_operands_without_the_dim_are_taken_whole(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ OUTPUT_SHARE = 8
 range. Only copies and comparisons are saved, 2.7 s for each candidate with an output of 4.3 GB."""
 N_RANGES = 8
 """Ranges of adjacent slices. The first begins at the first slice, the last ends at the last one."""
+LEAST_RANGES = 3
+"""Minimum ranges: one lies at a random place."""
 LEAST_SLICES = 2
 """Minimum slices of a run: a graph is captured for sizes from 2 on."""
 LEAST_NUMBER = 0.125
@@ -90,7 +92,7 @@ def sample_of(
         sliced = output_bytes + sum(n for n, dim in zip(bytes_of, axis.inputs) if dim is not None)
         n_slices = max(_least(captured, symbol), from_bytes // SHARE * n_whole // max(sliced, 1))
         if 2 * n_slices < n_whole and is_separable(captured, case, symbol, axis, device):
-            return Sample(axis, _ranges(n_whole, n_slices, seed))
+            return Sample(axis, _ranges(n_whole, max(n_slices, LEAST_RANGES), seed))
     return _of_outputs(shapes, len(case.inputs), seed) if output_bytes >= from_bytes // 2 else None
 
 
@@ -106,13 +108,13 @@ def _of_outputs(shapes: Sequence[tuple[int, ...]], n_inputs: int, seed: int) -> 
 
 
 def _ranges(n_whole: int, n_slices: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """Return the ranges: the first, the last, and one at a random place of each stratum between."""
+    """Return the ranges: the first, the last, and one at a random place of each stratum of all that lies between."""
     n_ranges = min(N_RANGES, n_slices)
     length, generator = n_slices // n_ranges, own_generator(seed, "sample")
-    starts = [0]
-    for position in range(1, n_ranges - 1):
-        low, high = position * n_whole // n_ranges, (position + 1) * n_whole // n_ranges - length
-        starts.append(int(torch.randint(low, high + 1, (), generator=generator)))
+    starts, n_strata, n_between = [0], n_ranges - 2, n_whole - 2 * length
+    for position in range(n_strata):
+        low, high = (length + number * n_between // n_strata for number in (position, position + 1))
+        starts.append(int(torch.randint(low, high - length + 1, (), generator=generator)))
     starts += [n_whole - length] if n_ranges > 1 else []
     return tuple((start, start + length) for start in starts)
 
