@@ -43,6 +43,9 @@ N_TRACED_BLOCKS = 2
 MIN_COVERAGE = 0.7
 """Minimum written share of what sampled blocks should write of an output. Blocks at the edges write less than
 others."""
+MAX_CONFIRMED = 4_000_000_000
+"""Maximum instructions of a run of all blocks after too small a share: in a grid of as many blocks as the GPU holds
+most may have no work, and a sample has too few of those that do by chance."""
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
 MAX_WHOLE_GRID = 400_000_000
@@ -53,6 +56,10 @@ WATCHED_ORDER = "reverse"
 """Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
 """Thread order whose cases also reverse the tensors' address order, which an allocator does not define."""
+
+
+class TooLittleWritten(Mismatch):
+    """Sampled blocks wrote less than their share of the grid."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +284,7 @@ def _with_coverage(run: RunFiles, result: CaseResult) -> CaseResult | Mismatch:
                 f"{result.n_blocks_run} of {result.n_blocks} blocks ran and wrote {share_written:.2%} of "
                 f"'{tensor.name}': all of them cannot write all of it (inputs '{result.family}')"
             )
-            return Mismatch(message=message, failed=result)
+            return TooLittleWritten(message=message, failed=result)
     return result
 
 
@@ -339,12 +346,17 @@ class LoadedKernel:
         sample: BlockSample | None = None,
         circumstances: Circumstances = USUAL,
     ) -> CaseOutcome:
-        """Run and judge one case."""
+        """Run and judge one case. Where a sample of blocks wrote too little, all blocks decide if they end in time."""
         files = await self.store.get(case)
         if isinstance(files, NoCase):
             return Skipped(files.reason)
         given = DeviceCase(case, bound, files, read_expectations(files))
-        return await self.code.run(given, limits, sample, circumstances)
+        found = await self.code.run(given, limits, sample, circumstances)
+        if not isinstance(found, TooLittleWritten):
+            return found
+        limits = replace(limits, max_instructions=min(limits.max_instructions, MAX_CONFIRMED))
+        whole = await self.code.run(given, limits, None, circumstances)
+        return found if isinstance(whole, TimedOut | Unsupported) else whole
 
     def note(self, case: Case, bound: BoundOperation, sample: BlockSample | None, run: CaseRun) -> None:
         """Record a correct case."""

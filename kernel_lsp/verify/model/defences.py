@@ -16,7 +16,7 @@ SWITCHED = {
     "audit": "reads the PTX for refused constructs",
     "budget": "compares with the fp64 reference within a tolerance of a few roundings",
     "choices": "checks which of several equal elements an index names",
-    "coverage": "compares the share that sampled blocks write with their share of the grid",
+    "coverage": "compares the share that sampled blocks write with their share of the grid; if small, runs all",
     "families": "draws inputs from many distributions, and numbers that the code compares with",
     "guards": "compiles again with guards around local arrays",
     "initialised": "reports reads of memory that nothing has written",
