@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.process.worker_client import CaseFiles, CaseOutput, CaseTensor, Rounding
+from kernel_lsp.verify.cpu.prepared import LoadedKernel
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle import case_store
 from kernel_lsp.verify.oracle.case_store import CaseStore
@@ -80,6 +81,27 @@ async def test_a_described_case_has_expectations_of_its_own(
         files = await store.get(CASE, by_workers=by_workers)
         assert isinstance(files, CaseFiles)
         assert store.expectations(files) == (files.outputs[0].reference.path,)
+
+
+class CountingKernel:
+    """Keeps what it was profiled on."""
+
+    given: CaseFiles | None
+
+    async def profile(self, bound: Any, case: Case, files: CaseFiles | None, limits: Any) -> str:
+        self.given = files
+        return "counted"
+
+
+@pytest.mark.parametrize("is_described", [True, False])
+async def test_a_described_case_is_not_made_again_to_be_counted(
+    is_described: bool, worker: AskedWorker, tmp_path: Path
+) -> None:
+    """For an estimate beside the GPU hundreds of MB were drawn and written, and their reference made once more."""
+    store, code, none = store_of(worker, tmp_path, Gpu() if is_described else None), CountingKernel(), cast(Any, None)
+    kernel = LoadedKernel(cast(Any, code), store, none, [(CASE, none)], none, none)
+    assert cast(str, await kernel.profile(none)) == "counted"
+    assert (code.given is None, worker.asked == []) == (is_described, is_described)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class CpuKernel:
         return NotTimed("the PTX executor measures no time")
 
     async def profile(
-        self, bound: BoundOperation, case: Case, files: CaseFiles, limits: Limits
+        self, bound: BoundOperation, case: Case, files: CaseFiles | None, limits: Limits
     ) -> Profile | Crashed | TimedOut | Unsupported:
         """Count the instructions of a few blocks of each launch, of all where they wait for each other. Values are not
         judged: later launches read scratch that earlier ones wrote only in part. So all memory counts as initialised,
@@ -366,9 +366,9 @@ class LoadedKernel:
             self.doubtful.append(Doubtful(case, bound, sample, run))
 
     async def profile(self, limits: Limits) -> Profile | Crashed | TimedOut | Unsupported | Skipped:
-        """Count what the launches at the captured sizes do."""
+        """Count what the launches at the captured sizes do: with zeros where files describe the inputs for workers."""
         case, bound = self.plan[0]
-        files = await self.store.get(case)
+        files = None if self.store.describes(case) else await self.store.get(case)
         return (
             Skipped(files.reason) if isinstance(files, NoCase) else await self.code.profile(bound, case, files, limits)
         )

@@ -93,7 +93,7 @@ class CaseStore:
     ) -> asyncio.Task[CaseFiles | NoCase]:
         """Begin to make the case unless that has begun."""
         self._was_asked.set()
-        may_describe = by_workers and may_take_turn and self._is_vast(case)
+        may_describe = by_workers and may_take_turn and self.describes(case)
         making = self._made.get((case, may_describe))
         if making is None or (making.done() and (making.cancelled() or making.exception() is not None)):
             gpu = self._gpu if may_take_turn and self.takes_a_turn(case) else None
@@ -102,8 +102,8 @@ class CaseStore:
             self._made[case, may_describe] = making
         return making
 
-    def _is_vast(self, case: Case) -> bool:
-        """Check whether the user's own inputs are so large that files may describe some."""
+    def describes(self, case: Case) -> bool:
+        """Check whether the user's own inputs are so large that files may describe some for workers."""
         is_own = self._may_sample and case.family == "given" and not case.values
         return is_own and self.takes_a_turn(case) and self._n_input_elements(case) >= DESCRIBED_ELEMENTS
 
