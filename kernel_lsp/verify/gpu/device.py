@@ -144,7 +144,7 @@ class GpuDevice:
         for number in itertools.count(1):
             async with self.prepare(job.build, stages) as kernel:
                 found = await Attempt(kernel, job, stages).run() if isinstance(kernel, GpuKernel) else kernel
-            lacked_memory = isinstance(kernel, GpuKernel) and kernel.lacked_memory
+            lacked_memory = isinstance(kernel, GpuKernel) and kernel.lacked_memory and isinstance(found, Unsupported)
             if lacked_memory and (wait_s := next(waits_s, None)) is not None:
                 with stages.stage("gpu memory of others"):
                     await asyncio.sleep(wait_s)

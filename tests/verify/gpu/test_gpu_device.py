@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,11 @@ from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
 from kernel_lsp.process.supervisor import Overran
 from kernel_lsp.process.worker_client import Slices, Worker
+from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu import device as gpu_device
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuLock, Turns
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuKernel, GpuReport
 from kernel_lsp.verify.gpu.slot import lost_by
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
@@ -77,6 +79,24 @@ async def test_a_gpu_that_others_fill_is_tried_again_and_no_fault_of_the_candida
     assert n_replaced == 2, "it was tried three times, in three workers"
     assert isinstance(alone, Crashed)
     assert alone.message.startswith("it does not fit into the memory of Fake GPU")
+
+
+async def test_a_candidate_that_failed_is_not_tried_again_for_a_case_that_lacked_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cases are under way at a time: the failure of one decides, whatever the other found."""
+    monkeypatch.setattr(gpu_device, "WAITS_FOR_MEMORY_S", (0.0, 0.0))
+    launch, n_launched = GpuKernel.launch, 0
+
+    async def lacking(kernel: GpuKernel, given: DeviceCase) -> Any:
+        nonlocal n_launched
+        kernel.lacked_memory, n_launched = True, n_launched + 1
+        return await launch(kernel, given)
+
+    monkeypatch.setattr(GpuKernel, "launch", lacking)
+    async with gpu(tmp_path) as device:
+        assert isinstance(await run(device, tmp_path, "wrong_value", [LARGE]), Mismatch)
+    assert n_launched == 1
 
 
 @pytest.mark.parametrize(
