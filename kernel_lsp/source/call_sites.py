@@ -163,17 +163,20 @@ def _applied(data: bytes, edits: list[_Edit]) -> bytes:
 
 def _use_edits(file: _File, root: Path, operator: Operator) -> list[_Edit]:
     names = dict(_names(file, root, operator))
-    wrapped = {id(call.args[0]) for call in file.calls if _wraps(call, f"{USE_PREFIX}{operator.name}")}
+    used = f"{USE_PREFIX}{operator.name}"
+    wrapped = {id(call.args[0]) for call in file.calls if _wraps(call, used) or _wraps(call, f"{operator.name}.{used}")}
     edits: list[_Edit] = []
     statements: set[str] = set()
+    lines: list[int] = []
     for call in file.calls:
         called = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
         if called not in names or id(call) in wrapped or _is_within(call, file, operator):
             continue
         first, last = file.span(call) if operator.is_module else file.span(call.func)
-        edits += [_Edit(first, first, f"{USE_PREFIX}{operator.name}("), _Edit(last, last, ")")]
+        edits += [_Edit(first, first, f"{used}("), _Edit(last, last, ")")]
         statements.add(names[called])
-    place = file.below(import_line(file.tree))
+        lines.append(call.lineno)
+    place = file.below(import_line(file.tree, lines))
     known = set(file.data.decode().split(file.line_end))
     missing = [text for text in sorted(statements)[:1] if not set(text.split("\n")) <= known]
     edits += [_Edit(place, place, f"{text}\n".replace("\n", file.line_end), is_of_call=False) for text in missing]
@@ -252,7 +255,7 @@ def _revert_edits(file: _File, name: str) -> list[_Edit]:
 
 
 def _wraps(call: ast.Call, used: str) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == used and len(call.args) == 1
+    return isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) == used and len(call.args) == 1
 
 
 def _imports(node: ast.stmt, name: str) -> bool:

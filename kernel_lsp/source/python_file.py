@@ -9,7 +9,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -265,10 +265,12 @@ def import_style(path: Path, tree: ast.Module) -> ImportStyle:
     return "relative" if is_relative else "either"
 
 
-def import_line(tree: ast.Module) -> int:
-    """Return the number of lines above the position for one more import: after the last top-level import, else after
-    the docstring."""
-    lines = [node.end_lineno or node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+def import_line(tree: ast.Module, used: Iterable[int] = ()) -> int:
+    """Return the number of lines above the position for one more import: after the last top-level import above the
+    statement of the first of the `used` lines, else after the docstring. Scripts import between their statements."""
+    first = min(used, default=None)
+    body = [node for node in tree.body if first is None or (node.end_lineno or node.lineno) < first]
+    lines = [node.end_lineno or node.lineno for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     if lines:
         return max(lines)
     docstring = tree.body[0] if tree.body else None

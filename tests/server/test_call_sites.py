@@ -60,3 +60,11 @@ async def test_revert_takes_back_every_file(tmp_path: Path) -> None:
         await editor.command("revertEverywhere", uri=editor.open(path), symbol="scale")
         await editor.until(lambda: editor.asked("workspace/applyEdit"))
         assert new_texts(editor.asked("workspace/applyEdit")[0]) == {"train.py": TRAIN, "other.py": TRAIN}
+
+
+async def test_a_revert_without_uses_says_that_nothing_changes(tmp_path: Path) -> None:
+    path = scripted(tmp_path)
+    async with initialized(tmp_path, VSCODE, engine_script=tmp_path / "script", trusted=True) as editor:
+        await editor.command("revertEverywhere", uri=editor.open(path), symbol="scale")
+        (told,) = await editor.until(lambda: editor.said("window/showMessage"))
+        assert told["message"] == "kernel-lsp: Revert scale at 0 call sites in 0 files: nothing to change"

@@ -66,6 +66,17 @@ def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
     check(tmp_path, before, after.replace("Scale(2)", "use_scale(Scale(2))"), "pkg__other", n_sites=2)
 
 
+def test_a_script_that_imports_later_imports_the_operator_before_its_first_use(tmp_path: Path) -> None:
+    before = "from pkg.model import Scale\n{}\n# %%\n{}\n\n# %%\nimport math\n\nz = math.pi\n"
+    after = before.format(ABOVE, "y = use_scale(Scale(1))")
+    check(tmp_path, before.format("", "y = Scale(1)"), after)
+
+
+def test_a_use_through_the_operator_s_module_is_one(tmp_path: Path) -> None:
+    text = "from pkg.model import Scale\nfrom pkg.kernels import scale\n\ny = scale.use_scale(Scale(1), report=True)\n"
+    assert use_operator(tmp_path, workspace(tmp_path, train=text)).texts == {}
+
+
 def test_what_is_another_name_stays(tmp_path: Path) -> None:
     other = "from other import Scale\n\ny = Scale(1)\n"
     operator = workspace(

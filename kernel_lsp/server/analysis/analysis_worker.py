@@ -179,12 +179,13 @@ def _analyse_python(path: Path, text: str) -> Analysis:
     if module is not None and not module.is_complete:
         return Analysis(findings=findings, targets=targets)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+    places = tuple(_places(source, calls, {target.symbol for target in targets}))
     return Analysis(
         findings=findings,
         targets=targets,
-        places=tuple(_places(source, calls, {target.symbol for target in targets})),
+        places=places,
         uses=tuple(_uses(source, calls)),
-        import_line=import_line(source.tree),
+        import_line=import_line(source.tree, (place.range.start_line + 1 for place in places)),
         import_style=import_style(path, source.tree),
     )
 

@@ -58,6 +58,9 @@ async def _uses(run: RunSummary, *, is_module: bool) -> Rewritten:
 async def _apply(state: State, found: Rewritten, action: str) -> None:
     """Offer the new texts as one edit, which an editor shows first; one that cannot writes nothing."""
     label = f"kernel-lsp: {action} at {_counted(found)}"
+    if not found.texts and found.is_complete:
+        state.client.inform(f"{label}: nothing to change")
+        return
     files = [ResultFile(path=path, text=text) for path, text in found.texts.items()]
     limited = "" if found.is_complete else " The scan ended at its limit: further calls may exist."
     proposal = propose(files, label, state.documents, state.client.features)
