@@ -146,6 +146,14 @@ def test_a_copy_in_another_memory_format_is_computed_by_the_code(
     assert random.was_read
 
 
+def test_numbers_on_another_default_device_are_made_by_the_code() -> None:
+    with torch.device("meta"), DescribedRandom() as random:
+        large, on_cpu = torch.rand(40, 50), torch.rand(40, 50, device="cpu")
+    assert large.device.type == "meta"
+    assert random.seed_of(large) is None
+    assert random.seed_of(on_cpu) is not None
+
+
 def test_an_input_that_does_not_fit_on_the_gpu_is_made_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(shape: Any, seed: int, device: torch.device) -> torch.Tensor:
         if device.type == "cuda":

@@ -33,7 +33,8 @@ class DescribedRandom(TorchFunctionMode):
         given = kwargs or {}
         if function is torch.rand and given.keys() <= PLAIN:
             like = torch.empty(*args, **{**given, "device": "meta"})
-            is_plain = like.dtype is torch.float32 and torch.device(given.get("device") or "cpu").type == "cpu"
+            device = torch.empty(0, device=given.get("device")).device  # the code may have set another default
+            is_plain = like.dtype is torch.float32 and device.type == "cpu"
             if is_plain and like.numel() >= DRAWN_ELEMENTS:
                 return self._stand_in(like)
         is_kept = getattr(function, "__name__", "") in KEEPS_VALUES and len(args) == 1 and not given
@@ -47,8 +48,9 @@ class DescribedRandom(TorchFunctionMode):
         return self._seeds[value.untyped_storage().data_ptr()][1] if self._is_stand_in(value) else None
 
     def _stand_in(self, like: torch.Tensor) -> torch.Tensor:
-        made = TensorLeaf("", torch.float32, tuple(like.shape)).empty()
-        seed = int(torch.randint(1 << 62, ()).item())
+        with torch.device("cpu"):
+            made = TensorLeaf("", torch.float32, tuple(like.shape)).empty()
+            seed = int(torch.randint(1 << 62, ()).item())
         self._seeds[made.untyped_storage().data_ptr()] = (made, seed)
         return made
 
