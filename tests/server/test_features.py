@@ -233,6 +233,23 @@ def test_every_target_has_a_lens(scale: Opened) -> None:
     assert scale.lenses() == [(SCALE_LINE, "Optimize to CUDA"), (NET_LINE, "Optimize to CUDA")]
 
 
+@pytest.mark.parametrize(
+    ("text", "has_lens"),
+    [
+        ("def f(x, cap=30.0):\n    return cap * torch.tanh(x / cap)\n", True),
+        ("def f(x):\n    return F.silu(x)\n", True),
+        ("def f(n):\n    return torch.zeros(n)\n", False),
+        ("def f(path):\n    return torch.load(path)\n", False),
+        ("def f(x):\n    torch.save(x, 'x.pt')\n", False),
+        ("def f(model, x):\n    return torch.softmax(model(x), -1)\n", False),
+        ("def f(net, x):\n    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    return torch.exp(x)\n", False),
+    ],
+)
+def test_a_function_without_annotations_is_a_target_where_torch_computes_its_result(text: str, has_lens: bool) -> None:
+    text = f"import torch\nimport torch.nn.functional as F\n\n\n{text}"
+    assert bool(analyse("python", "a.py", text).targets) == has_lens
+
+
 def test_lenses_move_with_the_text(scale: Opened) -> None:
     scale.edit(0, "\n\n")
     assert scale.lenses()[0] == (SCALE_LINE + 2, "Optimize to CUDA")

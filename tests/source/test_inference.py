@@ -156,3 +156,12 @@ def test_submodules_of_other_files_are_followed(tmp_path: Path) -> None:
         assert isinstance(function, FunctionNode)
         found = propose(Signature(source, function, owner, parse_pragma([]), has_init_inputs=False), Example())
         assert found.inputs == {"x": "f32[8, 3, 56, 56]"}
+
+
+@pytest.mark.parametrize("call", ["f(x, 1.5)", "f(x, t=1.5)"])
+def test_a_number_in_a_call_of_the_file_is_no_tensor(call: str) -> None:
+    check(f"def f(x, t):\n    return torch.softmax(x / t, -1)\n\n{call}\n", "t=1.5", "x=f32[1024, 4096]")
+
+
+def test_a_tensor_in_a_call_of_the_file_stays_one() -> None:
+    check("def f(x, y):\n    return x + y\n\nf(torch.ones(3), a)\n", "y=f32[1024, 4096]")

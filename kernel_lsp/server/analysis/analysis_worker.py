@@ -60,6 +60,10 @@ TORCH = "torch"
 """A text without this word has no targets."""
 
 KERNEL_MARK = b"__global__"
+_OF_MODULES = frozenset(("parameters", "train", "eval", "backward", "state_dict", "zero_grad"))
+_NO_FORMULA = frozenset(("as_tensor", "compile", "device", "empty", "from_numpy", "full", "load", "manual_seed"))
+_NO_FORMULA |= frozenset(("ones", "rand", "randint", "randn", "save", "set_num_threads", "tensor", "zeros"))
+"""Functions of torch that make, store or set something: whoever passes its arguments to these has no formula."""
 
 _trees: OrderedDict[str, ParsedCuda] = OrderedDict()
 
@@ -246,7 +250,30 @@ def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
         return False
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     annotations = [argument.annotation for argument in arguments if argument.annotation is not None]
-    return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
+    if annotations:
+        return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
+    return _is_tensor_formula(node, {argument.arg for argument in arguments})
+
+
+def _is_tensor_formula(node: ast.FunctionDef, names: set[str]) -> bool:
+    """Return True for a function without annotations that returns what torch's functions compute of its arguments. One
+    that calls an argument or reads state of a module from it (a training loop) is none."""
+    inside = [*ast.walk(node)]
+    calls = [each for each in inside if isinstance(each, ast.Call)]
+    if any(isinstance(call.func, ast.Name) and call.func.id in names for call in calls):
+        return False
+    if any(isinstance(each, ast.Attribute) and each.attr in _OF_MODULES for each in inside):
+        return False
+    formulas = [each for call in calls if _is_of_torch(call.func) for value in call.args for each in ast.walk(value)]
+    returns = any(isinstance(each, ast.Return) and each.value is not None for each in inside)
+    return returns and any(isinstance(each, ast.Name) and each.id in names for each in formulas)
+
+
+def _is_of_torch(called: ast.expr) -> bool:
+    """Return True for ``torch.tanh``, ``F.relu`` and the like, but not for what makes or stores tensors."""
+    if not isinstance(called, ast.Attribute) or called.attr in _NO_FORMULA:
+        return False
+    return ast.unparse(called.value) in ("torch", "F", "nn.functional", "torch.nn.functional", "torch.special")
 
 
 def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) -> Iterator[Place]:

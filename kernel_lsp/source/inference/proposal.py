@@ -180,12 +180,26 @@ class _Inference:
             number = self._signature.pragma.numbers.get(parameter.name)
             if number is not None:
                 scope[parameter.name] = number.value
-            elif (text := _number_text(parameter)) is not None:
+            elif (text := self._number_in_calls(parameter) or _number_text(parameter)) is not None:
                 self._numbers[parameter.name] = text
                 scope.setdefault(parameter.name, _value(text))
             elif not parameter.has_default or parameter.name in self._signature.pragma.tensors:
                 scope[parameter.name] = self._arrays[parameter.name] = self._array(parameter)
         return scope
+
+    def _number_in_calls(self, parameter: Parameter) -> str:
+        """Return the number that the first call in the file gives for a parameter of a function whose text names no
+        kind of it; empty where no call gives one."""
+        signature = self._signature
+        if signature.owner is not None or parameter.has_default or annotation_kind(parameter.annotation) != "none":
+            return ""
+        names = [each.name for each in signature.parameters]
+        for call in signature.source.calls.get(signature.function.name, ()):
+            pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+            values = [self._interpreter.value(given, {}) for name, given in pairs if name == parameter.name]
+            if values and isinstance(values[0], bool | int | float):
+                return repr(values[0])
+        return ""
 
     def _array(self, parameter: Parameter) -> Array:
         item = self._declared(parameter)
