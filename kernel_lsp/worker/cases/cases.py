@@ -42,8 +42,14 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     reason = _cannot_make(captured, family, sizes)
     if reason:
         return {"degenerate": True, "reason": reason}
-    with threads_for(request["shapes"]):
-        return _with_integers(captured, request, sizes, family)
+    try:
+        with threads_for(request["shapes"]):
+            return _with_integers(captured, request, sizes, family)
+    except Failure as failure:
+        failed = failure.with_traceback(None)
+        failed.__context__ = None  # errors refer to the tensors of the case
+    give_back_memory(request.get("device"))
+    raise failed
 
 
 def _with_integers(
