@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from kernel_lsp.config import load_settings
-from kernel_lsp.core.verdict import CheckOutcome, Correct, Mismatch
-from kernel_lsp.verify.cpu import executor_checks
+from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Correct, Mismatch, TimedOut
+from kernel_lsp.ptx.executor import BlockSample
+from kernel_lsp.verify.cpu import executor_checks, prepared
+from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel, TooLittleWritten
 from kernel_lsp.verify.session.check import check_kernel
 
 N_BLOCKS = 264
@@ -49,6 +53,25 @@ async def test_a_grid_of_which_most_blocks_have_no_row_is_correct(
     found = await outcome_of("B", tmp_path, monkeypatch)
     assert isinstance(found, Correct), found
     assert any(case.n_blocks_run == case.n_blocks == N_BLOCKS for case in found.cases)
+
+
+async def test_a_grid_too_large_to_run_whole_is_refused_as_a_mismatch_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = CaseResult(operation="f", family="given", shapes={}, n_blocks=264, n_blocks_run=12, errors=())
+    outcomes = iter([TooLittleWritten(message="too little", failed=failed), TimedOut(message="late", deadline_s=1.0)])
+    asked: list[tuple[Any, int]] = []
+
+    async def run(given: Any, limits: Limits, sample: Any, circumstances: Any) -> Any:
+        asked.append((sample, limits.max_instructions))
+        return next(outcomes)
+
+    async def files(case: Any) -> None: ...
+
+    monkeypatch.setattr(prepared, "read_expectations", lambda files: ())
+    none, sample = cast(Any, None), BlockSample(12)
+    kernel = LoadedKernel(cast(Any, SimpleNamespace(run=run)), cast(Any, SimpleNamespace(get=files)), *[none] * 4)
+    found = await kernel.run(none, none, Limits(1, 20_000_000_000, 1.0), sample)
+    assert found == Mismatch(message="too little", failed=failed)
+    assert asked == [(sample, 20_000_000_000), (None, prepared.MAX_CONFIRMED)]
 
 
 async def test_a_grid_that_leaves_rows_out_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

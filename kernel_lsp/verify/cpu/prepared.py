@@ -356,7 +356,8 @@ class LoadedKernel:
             return found
         limits = replace(limits, max_instructions=min(limits.max_instructions, MAX_CONFIRMED))
         whole = await self.code.run(given, limits, None, circumstances)
-        return found if isinstance(whole, TimedOut | Unsupported) else whole
+        inconclusive = isinstance(whole, TimedOut | Unsupported)
+        return Mismatch(message=found.message, failed=found.failed) if inconclusive else whole
 
     def note(self, case: Case, bound: BoundOperation, sample: BlockSample | None, run: CaseRun) -> None:
         """Record a correct case."""
