@@ -365,3 +365,11 @@ def test_the_kernel_text_is_the_one_given(tmp_path: Path) -> None:
     name = fresh_name("rms_norm")
     load_operator(rms_norm_task(name), RMS_NORM.cu_text(name), tmp_path)
     assert (tmp_path / f"{name}.cu").read_text() == RMS_NORM_CU.replace("op: rms_norm", f"op: {name}")
+
+
+def test_a_fallback_s_warning_is_at_the_call_of_the_user(tmp_path: Path) -> None:
+    operator = load(RMS_NORM_MODULE, tmp_path)
+    module = use(operator, RMSNorm(8))
+    with pytest.warns(UserWarning, match="computed by PyTorch") as caught:
+        module(torch.ones(3, 8))
+    assert [each.filename for each in caught] == [__file__]

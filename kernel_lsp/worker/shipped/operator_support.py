@@ -6,6 +6,8 @@ The part below the imports is carried by the shared runtime of operator files an
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,10 +169,22 @@ def warn_once(name: str, reason: str) -> bool:
     if reason not in calls.told:
         calls.told.add(reason)
         message = f"{name.split('@')[0]}: computed by PyTorch, not by its CUDA kernels: {reason}"
-        warnings.warn(message, stacklevel=5)
+        warnings.warn(message, stacklevel=_level_of_caller())
         if calls.is_reported:
             print(message)
     return True
+
+
+def _level_of_caller() -> int:
+    """Return the stack level, seen from the caller, of the nearest code outside of torch and the operators' folder."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_ours(file: str) -> bool:
+    return os.path.dirname(file) == os.path.dirname(__file__) or file.startswith(os.path.dirname(torch.__file__))
 
 
 # `torch.compiler.assume_constant_result` without importing the compiler: called once per compilation, not traced.
