@@ -129,3 +129,32 @@ def test_two_threads_at_once_do_not_end_the_signatures_and_no_shape_ends_the_pro
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) > 900
+
+
+CYCLE = """
+import types
+import torch
+import _kernel_lsp_calls as calls
+
+CYCLE = 64
+x = torch.ones(3)
+for place in range(CYCLE):
+    target = types.SimpleNamespace(seen={})
+    usual, other = types.SimpleNamespace(n_calls=0), types.SimpleNamespace(n_calls=0)
+    recorder = types.SimpleNamespace(
+        call=lambda *_: None, gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,), torch=torch
+    )
+    wrapper = calls.wrapped(lambda x, scale: x, target, recorder)
+    for scale, found in ((1.0, usual), (0.5, other)):
+        target.seen[calls.signature((torch.Tensor,), (True,), (x, scale), {})] = found
+    for step in range(64 * CYCLE):
+        wrapper(x, 0.5 if step % CYCLE == place else 1.0)
+    assert other.n_calls, f"call {place} of each {CYCLE}"
+    assert usual.n_calls + other.n_calls == 64 * CYCLE
+"""
+
+
+def test_a_call_at_the_same_place_of_a_cycle_is_met(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(INJECTED)}
+    ran = subprocess.run([sys.executable, "-c", CYCLE], env=environment, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr

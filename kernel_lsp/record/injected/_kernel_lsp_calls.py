@@ -23,9 +23,10 @@ MAX_SPANS = 4_000
 """Maximum timed calls of one step."""
 N_ALIKE = 32
 """Calls in a row of one configuration after which not each one's signature is taken."""
-N_UNCHECKED, MAX_UNCHECKED = 7, 31
+N_UNCHECKED, MAX_UNCHECKED = 6, 30
 """Calls after each signature then that are compared by the first argument's shape, autograd and mode alone; after each
-further `N_ALIKE` signatures as many more, up to the maximum."""
+further `N_ALIKE` signatures as many more, up to the maximum. One signature in 7, 13, 19, 25 or 31 calls comes to every
+call of a cycle, such as a network's layers; one in 8 or 32 came to the same ones of 64 again and again."""
 N_RANGES = 4
 """Calls of one configuration whose integer tensors are read for their range."""
 MAX_CONFIGURATIONS = 16
