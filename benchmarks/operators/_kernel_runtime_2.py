@@ -1,4 +1,4 @@
-# Written by kernel-lsp (runtime 2): 4371319f43189dca.
+# Written by kernel-lsp (runtime 2): 5f3507f23aea50fa.
 """Runtime 2 of kernel-lsp's operators, shared by every operator file in this folder.
 
 It needs the standard library and torch, and nothing of kernel-lsp. `kernel-lsp` writes it beside the operators
@@ -45,13 +45,14 @@ DTYPES = {
     **{"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8},
     **{"u8": torch.uint8, "bool": torch.bool},
 }
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+_NUMBERS: dict[str, Any] = {"int": (int, torch.SymInt), "bool": bool}
+_ANY_NUMBER = (int, float, torch.SymInt, torch.SymFloat)
 
 
 class Contract(NamedTuple):
-    """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
-    keys of `where` are conditions as the plan writes them. `kept` are tensors that a forward returns for its backward,
-    behind its results."""
+    """Inputs that the kernels take. Keys are a name and its type, ``x: f32[B, D]`` or ``n: int``; keys of `where` are
+    conditions as the plan writes them. `kept` are tensors that a forward returns for its backward, behind its
+    results."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
@@ -81,10 +82,10 @@ def sizes(tensor: Any, rank: int) -> tuple[int, ...]:
 
 
 def holds(condition: Callable[[], Any]) -> bool:
-    """Evaluate a condition; one that divides by zero does not hold."""
+    """Evaluate a condition; one that divides by zero, or by what is no number, does not hold."""
     try:
         return bool(condition())
-    except ZeroDivisionError:
+    except (TypeError, ZeroDivisionError):
         return False
 
 
@@ -95,9 +96,10 @@ def ceil_div(left: int, right: int) -> int:
 
 def mismatch(contract: Contract) -> str:
     """Explain why dtypes or shapes are not those of the plan; empty when they are."""
-    for name, value in contract.numbers.items():
-        if not isinstance(value, _NUMBERS):
-            return f"{name} is not a number"
+    for label, value in contract.numbers.items():
+        name, _, type_ = label.partition(": ")
+        if not isinstance(value, _NUMBERS.get(type_, _ANY_NUMBER)):
+            return f"{name} is not of type {type_ or 'float'}"
     for label, (tensor, shape) in contract.inputs.items():
         if not _is_tensor(tensor, _dtype_of(label), len(shape)):
             return label.replace(": ", " is not a non-empty ")
@@ -1015,8 +1017,10 @@ class Plan:
 
     def types(self) -> dict[str, str]:
         """Return the types of what a backward takes and returns, by name."""
-        gradients = {f"grad_{name}": type_ for name, type_ in {**self.inputs, **self.results}.items()}
-        return {**self.inputs, **gradients, **self.results, **self.kept}
+        types = {**self.inputs, **self.results}
+        renamed = {f"grad_{name.removesuffix('_')}": type_ for name, type_ in types.items()}  # as in `argument_of`
+        gradients = {f"grad_{name}": type_ for name, type_ in types.items()}
+        return {**self.inputs, **renamed, **gradients, **self.results, **self.kept}
 
     def argument_of(self, gradient: str) -> str:
         """Return the argument that a gradient belongs to; an underscore tells it from a name that the file has."""
@@ -1065,11 +1069,15 @@ class Plan:
     def _contract(self) -> list[str]:
         where = [*(self.forward.where if self.forward is not None and self.order != self.before else ()), *self.where]
         inputs = [f"{_label(item)}: ({item[0]}, {_shape(item[1])})" for item in self.inputs.items()]
-        conditions = [f"{each!r}: {_condition(each)}" for each in where]
-        numbers = [f"{name!r}: {name}" for name in self.numbers]
+        conditions = [f"{each!r}: {self._condition(each)}" for each in where]
+        numbers = [f"{_label(item)}: {item[0]}" for item in self.numbers.items()]
         parts = [inputs, _shapes(self.results), conditions, numbers, _shapes(self.kept)]
         made = ", ".join("{" + ", ".join(part) + "}" for part in parts)
         return [*self._dims("sizes({name}, {rank})"), f"return Contract({made})"]
+
+    def _condition(self, text: str) -> str:
+        may_fail = MAY_DIVIDE_BY_ZERO.search(text) or not self.numbers.keys().isdisjoint(re.findall(r"\w+", text))
+        return f"holds(lambda: {text})" if may_fail else text
 
     def _dims(self, shape: str) -> list[str]:
         """Assign each dim, from the first tensor and place at which it stands alone."""
@@ -1165,10 +1173,6 @@ def _shapes(types: Mapping[str, str]) -> list[str]:
 
 def _label(item: tuple[str, str]) -> str:
     return repr(": ".join(item))
-
-
-def _condition(text: str) -> str:
-    return f"holds(lambda: {text})" if MAY_DIVIDE_BY_ZERO.search(text) else text
 
 
 def _fill(body: str, tensors: Mapping[str, str]) -> list[str]:
@@ -1329,6 +1333,7 @@ class CudaOperator(Operator):
             self.backward = Operation(of_backward, file)
             gradients = [of_backward.argument_of(name) for name in of_backward.results]
             given, self.same_gradients = of_backward.given(), of_backward.same_gradients()
+        self._integers = [place for place, name in enumerate(of_forward.order) if of_forward.numbers.get(name) == "int"]
         self._kernels = tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
         self._path, self._headers = Path(file).with_suffix(".cu"), headers
@@ -1368,7 +1373,8 @@ class CudaOperator(Operator):
     def outside(self, arguments: Sequence[Any]) -> str:
         """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
         known = None
-        if not torch.compiler.is_compiling():
+        is_cast = any(type(arguments[place]) is float for place in self._integers)  # 2.0 has the hash of 2
+        if not torch.compiler.is_compiling() and not is_cast:
             with contextlib.suppress(TypeError):  # an argument that cannot be hashed is outside the contract
                 known = self.forward.bound.by_inputs.get(_kind_of(arguments))
         if known is None:

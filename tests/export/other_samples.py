@@ -198,6 +198,32 @@ __global__ void add(const float* x, const float* y, const float* z, const float*
 __global__ void scale(const float* g, const float* x, const float* y, const float* z, float* gx, float* gz, int N) {}
 """,
 )
+RENAMED = Sample(
+    "weighted",
+    lambda name: task(name, (tensor("weights", "B", "D"), tensor("value", "D")), "return weights * value"),
+    """// kernel-lsp: 1
+// op: NAME(weights: f32[B, D], value: f32[D]) -> (output: f32[B, D])
+// launch: weigh<<<B, 256>>>(weights, value, output, D)
+// op: NAME_backward(grad_output: f32[B, D], weights: f32[B, D], value: f32[D])
+//     -> (grad_weights: f32[B, D], grad_value: f32[D])
+// launch: sums<<<D, 256>>>(grad_output, weights, value, grad_weights, grad_value, B, D)
+
+__global__ void weigh(const float* weights, const float* value, float* output, int D) {}
+__global__ void sums(const float* g, const float* weights, const float* value, float* gw, float* gv, int B, int D) {}
+""",
+)
+"""Has an argument and a result whose names the operator file has for itself."""
+INTEGER = Sample(
+    "times",
+    lambda name: task(name, (tensor("x", "B", "D"), scalar("n", 2)), "return x * n"),
+    """// kernel-lsp: 1
+// op: NAME(x: f32[B, D], n: int) -> (out: f32[B, D])
+// where: n > 0 and D % n == 0
+// launch: times<<<B, 256>>>(x, out, D, n)
+
+__global__ void times(const float* x, float* out, int D, int n) {}
+""",
+)
 RMS_NORM = Sample("rms_norm", rms_norm_task, rms_norm_cu("NAME"))
 RMS_NORM_MODULE = Sample(
     "rms_norm_module",
@@ -216,4 +242,5 @@ SAMPLES = (
     MANY_ARGUMENTS,
     BAKED_NUMBER,
     MANY_RESULTS,
+    RENAMED,
 )

@@ -13,7 +13,17 @@ import torch
 
 from .fake_driver import STREAM, FakeDriver, Launch, floats, install
 from .loading import load_operator
-from .other_samples import BAKED_NUMBER, CONSTANT_SHAPE, LIBRARY_ONLY, LINEAR_RELU, RMS_NORM, ROW_MAX, TOTAL, Sample
+from .other_samples import (
+    BAKED_NUMBER,
+    CONSTANT_SHAPE,
+    INTEGER,
+    LIBRARY_ONLY,
+    LINEAR_RELU,
+    RMS_NORM,
+    ROW_MAX,
+    TOTAL,
+    Sample,
+)
 from .samples import fresh_name
 
 EPS = 1e-6
@@ -291,3 +301,19 @@ def test_a_number_that_no_launch_is_given_has_one_value_only(tmp_path: Path, mon
     ):
         call(operator, torch.randn(2, 3), 0.5)
     assert len(driver.launches) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
+@pytest.mark.parametrize("other", [2.5, 2.0, None])
+def test_a_number_of_another_type_runs_the_original(
+    other: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch refuses a float for an integer argument of an operator; 2.0 is equal to the 2 of the call before."""
+    driver = FakeDriver({"times": [POINTER, POINTER, INT, INT]})
+    module = load(INTEGER, driver, tmp_path, monkeypatch)
+    used = getattr(module, f"use_{module.__name__}")(lambda x, n: x * (n or 1))
+    x = torch.ones(4, 8)
+    call(module, x, 2)
+    assert torch.equal(used(x, other), x * (other or 1))
+    assert len(driver.launches) == 1
+    assert module.calls()["fallback"] == {"n is not of type int": 1}

@@ -22,6 +22,7 @@ from .other_samples import (
     LINEAR_RELU,
     MANY_RESULTS,
     ONE_GRADIENT,
+    RENAMED,
     RMS_NORM,
     RMS_NORM_MODULE,
     ROW_MAX,
@@ -116,6 +117,7 @@ def test_the_operators_gradients_are_right_to_the_second_order(rms_norm: ModuleT
         (MANY_RESULTS, tuple(torch.randn(2, 3) for _ in range(6))),
         (LIBRARY_ONLY, (torch.randn(2, 3), torch.randn(3, 4))),
         (ONE_GRADIENT, tuple(torch.randn(5) for _ in "xyzw")),
+        (RENAMED, (torch.randn(3, 5), torch.randn(5))),
     ],
     ids=lambda value: value.stem if isinstance(value, Sample) else "",
 )

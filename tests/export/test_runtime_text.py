@@ -115,7 +115,7 @@ def test_a_contract_names_what_does_not_hold(runtime: ModuleType) -> None:
     def reason(x: object, n: object = 1) -> str:
         B, D = runtime.sizes(x, 2)
         where = {"D % 4 == 0": D % 4 == 0, "8 % (B - 2) == 0": runtime.holds(lambda: 8 % (B - 2) == 0)}
-        contract = runtime.Contract({"x: f32[B, D]": (x, (B, D))}, {"out: f32[B]": (B,)}, where, {"n": n})
+        contract = runtime.Contract({"x: f32[B, D]": (x, (B, D))}, {"out: f32[B]": (B,)}, where, {"n: int": n})
         return runtime.mismatch(contract) or next((name for name, is_met in where.items() if not is_met), "")
 
     assert reason(torch.ones(3, 8)) == ""
@@ -123,7 +123,8 @@ def test_a_contract_names_what_does_not_hold(runtime: ModuleType) -> None:
     assert reason(torch.ones(2, 8)) == "8 % (B - 2) == 0"
     assert reason(torch.ones(3, 8).double()) == "x is not a non-empty f32[B, D]"
     assert reason(None) == "x is not a non-empty f32[B, D]"
-    assert reason(torch.ones(3, 8), "one") == "n is not a number"
+    assert reason(torch.ones(3, 8), "one") == "n is not of type int"
+    assert reason(torch.ones(3, 8), 1.5) == "n is not of type int"
 
 
 @pytest.mark.parametrize(("shape", "is_refused"), [((3, 8), False), ((3, 9), True), ((2, 3, 8), True), ((8,), True)])

@@ -22,7 +22,7 @@ def contract_function(text: OperationText) -> list[str]:
     """Print inputs, results and conditions, each with the plan's own text next to the Python that checks it."""
     results = text.operation.outputs
     dims = [dim for tensor in (*text.inputs, *text.returned) for dim in tensor.dims]
-    numbers = [f"{string_literal(a.name)}: {a.name}" for a in text.arguments if not a.is_tensor]
+    numbers = [f"{string_literal(a.declaration)}: {a.name}" for a in text.arguments if not a.is_tensor]
     inputs = [f"{_label(text, tensor)}: ({text.rename(tensor.name)}, {_shape(text, tensor)})" for tensor in text.inputs]
     body = [
         *text.bindings([*dims, *text.conditions]),
@@ -90,7 +90,8 @@ def _fixed(name: str, value: float | int | bool) -> str:
 
 def _where(text: OperationText, condition: Expression) -> str:
     python = _python(text, condition)
-    if may_divide_by_zero(condition):
+    numbers = {argument.name for argument in text.arguments if not argument.is_tensor}
+    if may_divide_by_zero(condition) or not numbers.isdisjoint(map(text.rename, free_names(condition))):
         python = f"{RUNTIME}.holds(lambda: {python})"
     return f"{string_literal(str(condition))}: {python}"
 

@@ -140,6 +140,7 @@ class CudaOperator(Operator):
             self.backward = Operation(of_backward, file)
             gradients = [of_backward.argument_of(name) for name in of_backward.results]
             given, self.same_gradients = of_backward.given(), of_backward.same_gradients()
+        self._integers = [place for place, name in enumerate(of_forward.order) if of_forward.numbers.get(name) == "int"]
         self._kernels = tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
         self._path, self._headers = Path(file).with_suffix(".cu"), headers
@@ -179,7 +180,8 @@ class CudaOperator(Operator):
     def outside(self, arguments: Sequence[Any]) -> str:
         """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
         known = None
-        if not torch.compiler.is_compiling():
+        is_cast = any(type(arguments[place]) is float for place in self._integers)  # 2.0 has the hash of 2
+        if not torch.compiler.is_compiling() and not is_cast:
             with contextlib.suppress(TypeError):  # an argument that cannot be hashed is outside the contract
                 known = self.forward.bound.by_inputs.get(_kind_of(arguments))
         if known is None:

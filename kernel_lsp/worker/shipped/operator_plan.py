@@ -73,8 +73,10 @@ class Plan:
 
     def types(self) -> dict[str, str]:
         """Return the types of what a backward takes and returns, by name."""
-        gradients = {f"grad_{name}": type_ for name, type_ in {**self.inputs, **self.results}.items()}
-        return {**self.inputs, **gradients, **self.results, **self.kept}
+        types = {**self.inputs, **self.results}
+        renamed = {f"grad_{name.removesuffix('_')}": type_ for name, type_ in types.items()}  # as in `argument_of`
+        gradients = {f"grad_{name}": type_ for name, type_ in types.items()}
+        return {**self.inputs, **renamed, **gradients, **self.results, **self.kept}
 
     def argument_of(self, gradient: str) -> str:
         """Return the argument that a gradient belongs to; an underscore tells it from a name that the file has."""
@@ -123,11 +125,15 @@ class Plan:
     def _contract(self) -> list[str]:
         where = [*(self.forward.where if self.forward is not None and self.order != self.before else ()), *self.where]
         inputs = [f"{_label(item)}: ({item[0]}, {_shape(item[1])})" for item in self.inputs.items()]
-        conditions = [f"{each!r}: {_condition(each)}" for each in where]
-        numbers = [f"{name!r}: {name}" for name in self.numbers]
+        conditions = [f"{each!r}: {self._condition(each)}" for each in where]
+        numbers = [f"{_label(item)}: {item[0]}" for item in self.numbers.items()]
         parts = [inputs, _shapes(self.results), conditions, numbers, _shapes(self.kept)]
         made = ", ".join("{" + ", ".join(part) + "}" for part in parts)
         return [*self._dims("sizes({name}, {rank})"), f"return Contract({made})"]
+
+    def _condition(self, text: str) -> str:
+        may_fail = MAY_DIVIDE_BY_ZERO.search(text) or not self.numbers.keys().isdisjoint(re.findall(r"\w+", text))
+        return f"holds(lambda: {text})" if may_fail else text
 
     def _dims(self, shape: str) -> list[str]:
         """Assign each dim, from the first tensor and place at which it stands alone."""
@@ -223,10 +229,6 @@ def _shapes(types: Mapping[str, str]) -> list[str]:
 
 def _label(item: tuple[str, str]) -> str:
     return repr(": ".join(item))
-
-
-def _condition(text: str) -> str:
-    return f"holds(lambda: {text})" if MAY_DIVIDE_BY_ZERO.search(text) else text
 
 
 def _fill(body: str, tensors: Mapping[str, str]) -> list[str]:

@@ -23,13 +23,14 @@ DTYPES = {
     **{"i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8},
     **{"u8": torch.uint8, "bool": torch.bool},
 }
-_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+_NUMBERS: dict[str, Any] = {"int": (int, torch.SymInt), "bool": bool}
+_ANY_NUMBER = (int, float, torch.SymInt, torch.SymFloat)
 
 
 class Contract(NamedTuple):
-    """Inputs that the kernels take. Keys of `inputs`, `results` and `kept` are a name and its type, ``x: f32[B, D]``;
-    keys of `where` are conditions as the plan writes them. `kept` are tensors that a forward returns for its backward,
-    behind its results."""
+    """Inputs that the kernels take. Keys are a name and its type, ``x: f32[B, D]`` or ``n: int``; keys of `where` are
+    conditions as the plan writes them. `kept` are tensors that a forward returns for its backward, behind its
+    results."""
 
     inputs: Mapping[str, tuple[Tensor, tuple[int, ...]]]
     results: Mapping[str, tuple[int, ...]]
@@ -59,10 +60,10 @@ def sizes(tensor: Any, rank: int) -> tuple[int, ...]:
 
 
 def holds(condition: Callable[[], Any]) -> bool:
-    """Evaluate a condition; one that divides by zero does not hold."""
+    """Evaluate a condition; one that divides by zero, or by what is no number, does not hold."""
     try:
         return bool(condition())
-    except ZeroDivisionError:
+    except (TypeError, ZeroDivisionError):
         return False
 
 
@@ -73,9 +74,10 @@ def ceil_div(left: int, right: int) -> int:
 
 def mismatch(contract: Contract) -> str:
     """Explain why dtypes or shapes are not those of the plan; empty when they are."""
-    for name, value in contract.numbers.items():
-        if not isinstance(value, _NUMBERS):
-            return f"{name} is not a number"
+    for label, value in contract.numbers.items():
+        name, _, type_ = label.partition(": ")
+        if not isinstance(value, _NUMBERS.get(type_, _ANY_NUMBER)):
+            return f"{name} is not of type {type_ or 'float'}"
     for label, (tensor, shape) in contract.inputs.items():
         if not _is_tensor(tensor, _dtype_of(label), len(shape)):
             return label.replace(": ", " is not a non-empty ")
