@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from .drawn import describe, described_seed, uniform
+from .counter_random import describe, described_seed, uniform
 from .failure import EnvironmentFailure, Failure, ScratchFailure, TargetFailure
 
 PLAN_NAMES = {
@@ -178,8 +178,8 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def write_description(path: str, name: str, tensor: torch.Tensor, seed: int) -> dict[str, Any]:
-    """Describe a tensor of `drawn.uniform` in a file that `read_tensor` makes it from, and return its entry. Raises
-    EnvironmentFailure as `write_tensor`."""
+    """Describe a tensor of `counter_random.uniform` in a file that `read_tensor` makes it from, and return its entry.
+    Raises EnvironmentFailure as `write_tensor`."""
     try:
         describe(place_of(path), seed)
     except OSError as error:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.worker.cases import case_values, families, stand_ins
+from kernel_lsp.worker.cases import case_values, deferred_random, families
 from kernel_lsp.worker.cases.case_values import Values
-from kernel_lsp.worker.cases.stand_ins import DescribedRandom
-from kernel_lsp.worker.drawn import PIECE_ELEMENTS, uniform
+from kernel_lsp.worker.cases.deferred_random import DeferredRandom
+from kernel_lsp.worker.counter_random import PIECE_ELEMENTS, uniform
 from kernel_lsp.worker.failure import TargetFailure
 from kernel_lsp.worker.files import read_tensor, write_description, write_tensor
 
@@ -24,7 +24,7 @@ Inputs = Callable[[], list[torch.Tensor]]
 
 @pytest.fixture(autouse=True)
 def _few_elements_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stand_ins, "DRAWN_ELEMENTS", 1000)
+    monkeypatch.setattr(deferred_random, "DRAWN_ELEMENTS", 1000)
 
 
 def splitmix64(seed: int, n: int, start: int = 0) -> np.ndarray:
@@ -123,7 +123,7 @@ def test_other_tensors_are_pytorch_s_own() -> None:
 
 
 def test_a_tensor_that_shares_the_memory_of_a_large_one_has_its_numbers() -> None:
-    with DescribedRandom() as random:
+    with DeferredRandom() as random:
         large = torch.rand(40, 50)
         same = large.detach().cpu().contiguous()
     assert random.seed_of(same) == random.seed_of(large) is not None
@@ -141,13 +141,13 @@ def test_a_tensor_that_shares_the_memory_of_a_large_one_has_its_numbers() -> Non
 def test_a_copy_in_another_memory_format_is_computed_by_the_code(
     copied: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    with DescribedRandom() as random, pytest.raises(RuntimeError, match="are read"):
+    with DeferredRandom() as random, pytest.raises(RuntimeError, match="are read"):
         copied(torch.rand(2, 4, 10, 25))
     assert random.was_read
 
 
 def test_numbers_on_another_default_device_are_made_by_the_code() -> None:
-    with torch.device("meta"), DescribedRandom() as random:
+    with torch.device("meta"), DeferredRandom() as random:
         large, on_cpu = torch.rand(40, 50), torch.rand(40, 50, device="cpu")
     assert large.device.type == "meta"
     assert random.seed_of(large) is None

@@ -14,10 +14,11 @@ from ..capture.captured import Captured, KeptParameters
 from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
-from ..drawn import uniform
+from ..counter_random import uniform
 from ..failure import TargetFailure
 from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
+from .deferred_random import DeferredRandom
 from .families import (
     SPARSE_FAMILIES,
     ParallelRandom,
@@ -30,7 +31,6 @@ from .families import (
     resized,
 )
 from .integers import PLAIN, UNLIMITED, limited, unlimited
-from .stand_ins import DescribedRandom
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Values:
     ) -> tuple[list[torch.Tensor], dict[int, int]] | None:
         """Return the user's inputs, large ones made on the device, and the seeds of these; None where the user's code
         computes with them."""
-        with seeded(self.seed), ParallelRandom(), DescribedRandom() as random:
+        with seeded(self.seed), ParallelRandom(), DeferredRandom() as random:
             try:
                 given = fresh()
             except TargetFailure:

@@ -17,7 +17,7 @@ KEEPS_VALUES = frozenset(("detach", "cpu", "contiguous"))
 """Functions that return a tensor's own memory. With more arguments, such as a memory format, they may copy it."""
 
 
-class DescribedRandom(TorchFunctionMode):
+class DeferredRandom(TorchFunctionMode):
     """Returns stand-ins for large tensors of `torch.rand` on processors. Once the user's code has returned, `seed_of`
     tells which of its tensors are such. Code that looks at one, or computes with it, is ended by a RuntimeError, and
     `was_read` is set."""

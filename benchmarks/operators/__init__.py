@@ -1,1 +1,0 @@
-"""Operators written by kernel-lsp."""
