@@ -1,10 +1,10 @@
-"""Proves exported operators on a GPU and times them. Needs the standard library and torch, no kernel_lsp installed.
+"""Proves exported operators on a GPU and times them. Operators given need the standard library and torch alone.
 
     python3 benchmarks/gpu_operator.py [--operator FILE.py --inputs "x=f32[64, 128], eps=1e-6"]... [--out FOLDER]
 
-Without options it takes `benchmarks/operators/rms_norm.py`, which `benchmarks/prepare_operators.py` wrote, and proves
-the worker's GPU commands on the operations beside it. Integers that index something are given as ``i64[512] < 1000``.
-The result is one JSON file under ``benchmarks/results``; the exit status is 1 when a check failed, 2 without a GPU
+Without options it takes the RMSNorm that `benchmarks/prepare_operators.py` writes, for which it needs kernel_lsp, and
+proves the worker's GPU commands on the operations beside it. Integers that index something: ``i64[512] < 1000``. The
+result is one JSON file under ``benchmarks/results``; the exit status is 1 when a check failed, 2 without a GPU
 (``--device cpu`` runs what can be run without one).
 """
 
@@ -33,7 +33,6 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-DEFAULT_OPERATOR = ROOT / "benchmarks" / "operators" / "rms_norm.py"
 DEFAULT_INPUTS = "x=f32[16384, 4096], weight=f32[4096], eps=1e-6"
 FORWARD_FACTOR, BACKWARD_FACTOR = 2.0, 5.0
 """Times the error of PyTorch's own result at the same dtype."""
@@ -142,12 +141,21 @@ def main() -> int:
         print("no CUDA device: run this on a machine with a GPU, or with --device cpu", file=sys.stderr)
         return 2
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    pairs = list(zip(options.operator, options.inputs, strict=True)) or [(DEFAULT_OPERATOR, DEFAULT_INPUTS)]
-    reports = [prove(Operator(Path(path), inputs, options.device)) for path, inputs in pairs]
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = list(zip(options.operator, options.inputs, strict=True)) or [(prepared(folder), DEFAULT_INPUTS)]
+        reports = [prove(Operator(Path(path), inputs, options.device)) for path, inputs in pairs]
     path = write_results(reports, options.device, options.out)
     n_failed = sum(check.outcome == "failed" for report in reports for check in report.checks)
     print(f"{path}: {n_failed} checks failed")
     return 1 if n_failed else 0
+
+
+def prepared(folder: str) -> str:
+    """Write the operator of an RMSNorm, and the operations beside it, and return its file."""
+    program, paths = ROOT / "benchmarks" / "prepare_operators.py", [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    subprocess.run([sys.executable, str(program), folder], env=environment, stdout=subprocess.DEVNULL, check=True)
+    return str(Path(folder, "rms_norm.py"))
 
 
 def parse_options() -> argparse.Namespace:

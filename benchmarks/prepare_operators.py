@@ -1,7 +1,7 @@
-"""Writes what `gpu_operator.py` takes to a machine with a GPU: the operator of a kernel written by hand, and its
-operations bound to the shapes that are run. Needs kernel_lsp, no GPU and no torch.
+"""Writes what `gpu_operator.py` takes: the operator of a kernel written by hand, and its operations bound to the shapes
+that are run. Needs kernel_lsp, no GPU and no torch.
 
-    python benchmarks/prepare_operators.py [FOLDER]
+    python benchmarks/prepare_operators.py FOLDER
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kernel_lsp.source.cuda import kernel_signatures
 
 ROOT = Path(__file__).parent.parent
 KERNEL = ROOT / "tests" / "export" / "rms_norm.cu"
-FOLDER = ROOT / "benchmarks" / "operators"
 ROWS, COLUMNS, EPS = 16384, 4096, 1e-6
 """The RMSNorm of robust-kbench: x (16, 1024, 4096)."""
 VERIFICATION = "by benchmarks/gpu_operator.py against an fp64 reference, on the GPUs that its results name."
@@ -31,8 +30,7 @@ def rms_norm_reference(x, weight, eps):
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    for path in write_all(folder):
+    for path in write_all(Path(sys.argv[1])):
         print(path)
 
 
