@@ -112,6 +112,14 @@ def test_a_network_that_uses_it_is_pickled(network: Network) -> None:
     check_same(pickle.loads(pickle.dumps(network)), network)
 
 
+def test_a_function_that_its_operator_replaces_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = use(load_function_operator(tmp_path))(by_hand)
+    assert pickle.loads(pickle.dumps(used)) is not used  # a copy beside the function
+    monkeypatch.setattr(sys.modules[by_hand.__module__], by_hand.__name__, used)
+    assert pickle.loads(pickle.dumps(used)) is used
+    assert copy.deepcopy(used) is used
+
+
 def test_a_network_that_uses_it_is_saved_and_loaded(network: Network) -> None:
     stored = io.BytesIO()
     torch.save(network, stored)

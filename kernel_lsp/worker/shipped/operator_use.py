@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -248,6 +249,14 @@ class FunctionUse:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return the function's name where it names this: in a program that has ``f = use_f(f)`` the original has no
+        name of its own, by which it could be pickled."""
+        named: Any = sys.modules.get(self._original.__module__)
+        for name in self._original.__qualname__.split("."):
+            named = getattr(named, name, None)
+        return self._original.__qualname__ if named is self else super().__reduce_ex__(protocol)
 
 
 def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
