@@ -54,9 +54,9 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> AskedWorker:
     return AskedWorker()
 
 
-def store_of(worker: AskedWorker, folder: Path, gpu: Gpu | None, *, may_sample: bool = True) -> CaseStore:
+def store_of(worker: AskedWorker, folder: Path, gpu: Any, *, may_sample: bool = True) -> CaseStore:
     task: Any = SimpleNamespace(forward=None, configuration=0)
-    return CaseStore(task, worker, folder, gpu, may_sample=may_sample)  # type: ignore[arg-type]
+    return CaseStore(task, cast(Any, worker), folder, gpu, may_sample=may_sample)
 
 
 async def test_a_large_given_case_is_described_for_workers_and_written_for_others(

@@ -17,7 +17,7 @@ from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel, TooLittleWritte
 from kernel_lsp.verify.session.check import check_kernel
 
 N_BLOCKS = 264
-"""As many as an H200 holds of large blocks."""
+"""Large blocks that an H200 holds at once."""
 TARGET = """import torch
 
 

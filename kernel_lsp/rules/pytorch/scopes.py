@@ -43,7 +43,7 @@ class Scope:
     reduced_names: frozenset[str] | None = None
     """The names in operands of reductions, computed on first use."""
     on_device: dict[int, bool] = field(default_factory=dict)
-    """Whether an expression has a value of the device, by the id of its node."""
+    """True for expressions with a value of the device, by the id of their nodes."""
 
     def is_tensor(self, node: ast.AST) -> bool:
         return self.kinds.get(id(node)) in TENSOR_KINDS
@@ -129,8 +129,9 @@ class Scope:
 
     @cached_property
     def backward_values(self) -> frozenset[str]:
-        """The code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``, also scaled or divided, and of
-        those that an accelerator's ``backward(loss)`` is given. Only tensors have such a method without arguments."""
+        """Return the code of values with a ``.backward()`` call, ``loss`` or ``out["loss"]``, also scaled or divided,
+        and of those that an accelerator's ``backward(loss)`` is given. Only tensors have such a method without
+        arguments."""
         found: set[str] = set()
         for call in self.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
