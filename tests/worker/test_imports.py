@@ -1,10 +1,8 @@
-"""Check what a worker does while it imports: no collections, and bytecode that others make a step ahead."""
+"""Check what a worker does while it imports: no collections, and bytecode that is made meanwhile."""
 
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import torch
 
 from kernel_lsp.process import worker_client
-from kernel_lsp.process.worker_client import WORKER_PROGRAM, Worker
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.worker.gpu import context_ahead
 from kernel_lsp.worker.protocol import start_driver, without_collections
 
@@ -21,16 +19,6 @@ from .capturing import capture_text, tensor, with_worker
 
 X = [tensor("x", 8, 16)]
 DEADLINE_S = 60.0
-FILES = {
-    "torch/__init__.py": "from . import _dynamo\nfrom torch.later import thing\n\n\ndef f():\n    import torch.lazy\n",
-    "torch/_dynamo/__init__.py": "from ..utils.deep import helper as other\nimport torch.broken\n",
-    "torch/utils/__init__.py": "",
-    "torch/utils/deep.py": "helper = 1\n",
-    "torch/later/__init__.py": "from . import thing\n",
-    "torch/later/thing.py": "import nothing_at_all\n",
-    "torch/broken.py": "this is no Python\n",
-    "torch/lazy.py": "",
-}
 
 
 @pytest.fixture
@@ -100,35 +88,6 @@ def test_a_machine_without_a_driver_is_no_problem() -> None:
 # --- bytecode
 
 
-def compiled(folder: Path) -> set[str]:
-    """Return what the program `bytecode` compiles of a torch that is made of `FILES`, by path without the ending."""
-    for name, text in FILES.items():
-        (folder / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "packages" / name).write_text(text)
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-        "PYTHONPATH": str(folder / "packages"),
-        "PYTHONPYCACHEPREFIX": str(folder / "cache"),
-    }
-    command = [sys.executable, str(WORKER_PROGRAM), "bytecode", str(folder / "complete")]
-    subprocess.run(command, env=environment, check=True, timeout=DEADLINE_S)
-    below = folder / "cache" / (folder / "packages").relative_to("/")
-    return {str(path.relative_to(below)).split(".")[0] for path in below.rglob("*.pyc")}
-
-
-def test_what_torch_imports_is_compiled_and_what_functions_import_is_not(tmp_path: Path) -> None:
-    found = compiled(tmp_path)
-    assert found == {
-        *("torch/__init__", "torch/_dynamo/__init__", "torch/utils/__init__", "torch/utils/deep"),
-        *("torch/later/__init__", "torch/later/thing"),
-    }
-
-
-def test_a_file_that_cannot_be_compiled_hinders_no_other_and_the_end_is_marked(tmp_path: Path) -> None:
-    assert "torch/broken" not in compiled(tmp_path)
-    assert (tmp_path / "complete").exists()
-
-
 def environment_with(folder: Path, *compiled_parts: str) -> Path:
     """The interpreter of an environment in which these parts of torch have bytecode."""
     packages = folder / "lib" / "python3.12" / "site-packages"
@@ -144,15 +103,22 @@ def test_an_environment_is_compiled_when_all_that_a_capture_imports_is(tmp_path:
     assert not worker_client._is_compiled(environment_with(tmp_path / "some", "torch", "sympy"))
 
 
-async def test_bytecode_is_made_ahead_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_client, "_is_compiled", lambda _: False)
-    program = tmp_path / "program.py"
-    program.write_text("import sys\nopen(sys.argv[2], 'x').write(sys.argv[1])\n")
-    worker = Worker(Path(sys.executable), scratch=tmp_path / "scratch", cache=tmp_path / "cache", program=program)
-    marker = tmp_path / "cache" / worker_client.WORKER_CACHE / "bytecode" / worker_client.COMPILED_MARKER
-    marker.parent.mkdir(parents=True)
+async def test_bytecode_is_made_ahead_once(tmp_path: Path) -> None:
+    python = environment_with(tmp_path / "environment")
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    packages = next(python.parent.parent.glob("lib/python3*/site-packages"))
+    for part in worker_client.LATE_PARTS:
+        (packages / part).mkdir(parents=True, exist_ok=True)
+        (packages / part / "late.py").write_text("late = 1\n")
+    (packages / "torch" / "early.py").write_text("early = 1\n")
+    (packages / worker_client.LATE_PARTS[0] / "broken.py").write_text("this is no Python\n")
+    worker = Worker(python, scratch=tmp_path / "scratch", cache=tmp_path / "cache")
+    folder = tmp_path / "cache" / worker_client.WORKER_CACHE / "bytecode"
     await worker.compile_ahead()
-    assert marker.read_text() == "bytecode"
-    marker.write_text("done before")
+    below = folder / packages.relative_to("/")
+    assert {path.name.split(".")[0] for path in below.rglob("*.pyc")} == {"late"}
+    for path in [*folder.rglob("*.pyc")]:
+        path.unlink()
     await worker.compile_ahead()
-    assert marker.read_text() == "done before"
+    assert not [*folder.rglob("*.pyc")]
