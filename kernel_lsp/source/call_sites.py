@@ -164,7 +164,8 @@ def _applied(data: bytes, edits: list[_Edit]) -> bytes:
 def _use_edits(file: _File, root: Path, operator: Operator) -> list[_Edit]:
     names = dict(_names(file, root, operator))
     used = f"{USE_PREFIX}{operator.name}"
-    wrapped = {id(call.args[0]) for call in file.calls if _wraps(call, used) or _wraps(call, f"{operator.name}.{used}")}
+    own = (used, f"{operator.name}.{used}")
+    wrapped = {id(inner) for call in file.calls if _wraps(call, *own) for inner in _inside(call)}
     edits: list[_Edit] = []
     statements: set[str] = set()
     lines: list[int] = []
@@ -254,8 +255,17 @@ def _revert_edits(file: _File, name: str) -> list[_Edit]:
     return edits
 
 
-def _wraps(call: ast.Call, used: str) -> bool:
-    return isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) == used and len(call.args) == 1
+def _wraps(call: ast.Call, *used: str) -> bool:
+    return isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in used and len(call.args) == 1
+
+
+def _inside(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield what a use wraps, below further operators of the same class."""
+    inner = call.args[0]
+    yield inner
+    name = ast.unparse(inner.func).rpartition(".")[2] if isinstance(inner, ast.Call) else ""
+    if isinstance(inner, ast.Call) and name.startswith(USE_PREFIX) and len(inner.args) == 1:
+        yield from _inside(inner)
 
 
 def _imports(node: ast.stmt, name: str) -> bool:

@@ -6,6 +6,7 @@ import ctypes
 import threading
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,3 +318,36 @@ def test_a_number_of_another_type_runs_the_original(
     assert torch.equal(used(x, other), x * (other or 1))
     assert len(driver.launches) == 1
     assert module.calls()["fallback"] == {"n is not of type int": 1}
+
+
+def times(x: torch.Tensor, n: int = 3) -> torch.Tensor:
+    return x * n
+
+
+def times_masked(x: torch.Tensor, mask: torch.Tensor | None = None, n: int = 3) -> torch.Tensor:
+    return x * n if mask is None else x * mask
+
+
+@pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
+@pytest.mark.parametrize(
+    ("original", "inputs", "n_launched"),
+    [
+        (times, (), 3),
+        (times, (2,), 2),
+        (times_masked, (), 3),
+        (times_masked, (5,), None),
+        (times_masked, (None, 2), None),
+    ],
+)
+def test_a_use_has_the_defaults_and_the_positions_of_the_code_that_it_replaces(
+    original: Any, inputs: tuple[Any, ...], n_launched: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator was captured with n=2: that is no default, and a second argument is not always n."""
+    module = load(INTEGER, FakeDriver({"times": [POINTER, POINTER, INT, INT]}), tmp_path, monkeypatch)
+    called: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(module.OPERATOR, "call", lambda x, n: called.append((x, n)) or x)
+    monkeypatch.setattr(module.OPERATOR, "outside", lambda _: "")
+    x = torch.ones(4, 8)
+    result = getattr(module, f"use_{module.__name__}")(original)(x, *inputs)
+    assert [n for _, n in called] == ([] if n_launched is None else [n_launched])
+    assert n_launched is not None or torch.equal(result, original(x, *inputs))

@@ -58,6 +58,19 @@ def test_the_operator_of_a_method_is_put_into_its_class(tmp_path: Path) -> None:
     assert [*found.texts.values()] == [f"from pkg.model import Scale\n{ABOVE}\ny = use_scale(Scale(1)).gate(2)\n"]
 
 
+def test_operators_of_two_methods_are_each_put_in_once(tmp_path: Path) -> None:
+    path, gate = tmp_path / "train.py", "scale_gate"
+    operator = workspace(tmp_path, train="from pkg.model import Scale\n\ny = Scale(1)\n")
+    operators = (operator, replace(operator, symbol="Scale.gate", name=gate))
+    for each in operators:
+        path.write_text(use_operator(tmp_path, each).texts[path])
+    assert [use_operator(tmp_path, each).n_sites for each in operators] == [0, 0]
+    path.write_text(revert_operator(tmp_path, "scale").texts[path])
+    assert path.read_text() == (
+        "from pkg.model import Scale\nfrom pkg.kernels.scale_gate import use_scale_gate\n\ny = use_scale_gate(Scale(1))\n"
+    )
+
+
 def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
     before = "from .model import Scale\n\ny = Scale(1), Scale(2)\n"
     after = before.replace("\n", "\nfrom .kernels.scale import use_scale\n", 1).replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
-from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
+from kernel_lsp.export.python.operation_text import RUNTIME
 from kernel_lsp.export.python.python_text import (
     INDENT,
     bracketed,
@@ -25,11 +25,11 @@ def offered_names(task: Task) -> tuple[str, ...]:
     return (task.name, f"use_{task.name}") if is_module(task) or _takes_inputs_only(task) else (task.name,)
 
 
-def use_function(task: Task, operation: OperationText) -> list[str]:
+def use_function(task: Task) -> list[str]:
     """Print ``use_<name>(original)``; nothing where the operator takes more than the function."""
     if is_module(task):
         return _use_in_module(task)
-    return _use(task, operation) if _takes_inputs_only(task) else []
+    return _use(task) if _takes_inputs_only(task) else []
 
 
 def _takes_inputs_only(task: Task) -> bool:
@@ -38,12 +38,11 @@ def _takes_inputs_only(task: Task) -> bool:
     return all(not isinstance(argument, TaskTensor) or argument.role == "input" for argument in task.arguments)
 
 
-def _use(task: Task, operation: OperationText) -> list[str]:
-    defaults = [f"{string_literal(a.name)}: {a.default}" for a in operation.arguments if a.default]
+def _use(task: Task) -> list[str]:
     takes = ["original: Callable[..., Any]", "report: bool = False"]
     body = [
         '"""Return `original`, computed by these kernels where they can be; `report=True` prints, `calls()` counts."""',
-        f"return OPERATOR.use(original, {{{', '.join(defaults)}}}, report)",
+        "return OPERATOR.use(original, report=report)",
     ]
     return [*bracketed(f"def use_{task.name}(", takes, ") -> Callable[..., Any]:"), *indented(body)]
 

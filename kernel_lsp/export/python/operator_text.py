@@ -155,7 +155,7 @@ class OperatorText:
 
     def use_part(self) -> list[str]:
         """Print the function that makes the original use the operator."""
-        return use_function(self.task, self.forward)
+        return use_function(self.task)
 
     def reference(self, plan: str = "") -> list[str]:
         """Return the PyTorch code that the kernels replace, below the `plan` that has its sizes."""

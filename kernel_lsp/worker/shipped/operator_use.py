@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -63,9 +64,8 @@ class ModuleUse:
                     return _OTHER_MODE[self.training]
         return ""
 
-    def arguments(self, module: torch.nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return the operator's arguments, or None for a call that was not captured."""
-        given = _given(self.inputs, {}, inputs, keywords)
+    def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
+        """Return the operator's arguments from those of the method, or None for a call that was not captured."""
         return None if given is None else (*given, *[_attribute(module, path) for path in self.state])
 
 
@@ -197,12 +197,13 @@ class Operator:
             print(f"{self.name}: {kind.__name__} uses its CUDA kernels")
         return module
 
-    def use(self, original: Callable[..., Any], defaults: Mapping[str, Any], report: bool) -> FunctionUse:
-        """Return `original`, computed by the operator where it can be."""
+    def use(self, original: Callable[..., Any], defaults: Any = None, report: bool = False) -> FunctionUse:
+        """Return `original`, computed by the operator where it can be. Its own defaults count: `defaults`, the captured
+        numbers, are what earlier files state."""
         self._report(report)
         if report:
             print(f"{self.name}: {getattr(original, '__name__', 'the function')} uses its CUDA kernels")
-        return FunctionUse(self, original, defaults)
+        return FunctionUse(self, original)
 
     def _report(self, is_wanted: bool) -> None:
         calls = _CALLS[self.key]
@@ -232,12 +233,13 @@ class Operator:
 class FunctionUse:
     """A function computed by an operator where it can be, by its own code everywhere else."""
 
-    def __init__(self, operator: Operator, original: Callable[..., Any], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, operator: Operator, original: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
-        self._operator, self._original, self._defaults = operator, original, dict(defaults)
+        self._operator, self._original = operator, original
+        self._captured = CapturedArguments(operator.argument_names, original)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        arguments = _given(self._operator.argument_names, self._defaults, inputs, keywords)
+        arguments = self._captured.of(inputs, keywords)
         if arguments is None:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         else:
@@ -274,9 +276,10 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
     use = operator.module
     assert use is not None
     own = getattr(base, use.method)
+    captured = CapturedArguments(use.inputs, own, is_method=True)
 
     def computed(self: Any, *inputs: Any, **keywords: Any) -> Any:
-        arguments = use.arguments(self, inputs, keywords)
+        arguments = use.arguments(self, captured.of(inputs, keywords))
         reason = use.why_not(self)
         if arguments is None:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
@@ -317,15 +320,40 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _given(
-    names: Sequence[str], defaults: Mapping[str, Any], inputs: Sequence[Any], keywords: Mapping[str, Any]
-) -> Any:
-    """Return the arguments of a call in the order of `names`, or None for a call with others."""
-    values = dict(zip(names, inputs))
-    if len(inputs) > len(names) or any(name in values or name not in names for name in keywords):
-        return None
-    values = {**defaults, **values, **keywords}
-    return tuple([values[name] for name in names]) if len(values) == len(names) else None
+class CapturedArguments:
+    """The arguments of an operator in a call of the code that it replaces. Positions and defaults are that code's own:
+    it may have parameters that were not captured, and defaults other than the captured numbers."""
+
+    def __init__(self, names: Sequence[str], original: Callable[..., Any], is_method: bool = False) -> None:
+        self.names, self.order, self.defaults = tuple(names), tuple(names), {}
+        try:
+            parameters = [*inspect.signature(original).parameters.values()][is_method:]
+        except (TypeError, ValueError):  # code without a signature
+            return
+        known = {_own_name(each.name, names): each for each in parameters}
+        if known.keys() >= set(names):
+            self.order = tuple([name for name, each in known.items() if each.kind <= each.POSITIONAL_OR_KEYWORD])
+            self.defaults = {
+                name: known[name].default for name in names if known[name].default is not inspect.Parameter.empty
+            }
+
+    def of(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Return the arguments in the order of `names`, or None for a call with others."""
+        values = {**self.defaults, **dict(zip(self.order, inputs))}
+        taken = self.order[: len(inputs)]
+        for parameter, value in keywords.items():
+            name = _own_name(parameter, self.names)
+            if name in taken:
+                return None
+            values[name] = value
+        known = [values[name] for name in self.names if name in values]
+        fits = len(inputs) <= len(self.order) and len(known) == len(values) == len(self.names)
+        return tuple(known) if fits else None
+
+
+def _own_name(parameter: str, names: Sequence[str]) -> str:
+    """Return the operator's name of a parameter; an underscore tells it from a name that the operator file has."""
+    return f"{parameter}_" if parameter not in names and f"{parameter}_" in names else parameter
 
 
 def _names_of(inputs: Sequence[Any], keywords: Mapping[str, Any]) -> str:
