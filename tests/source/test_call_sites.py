@@ -66,9 +66,8 @@ def test_operators_of_two_methods_are_each_put_in_once(tmp_path: Path) -> None:
         path.write_text(use_operator(tmp_path, each).texts[path])
     assert [use_operator(tmp_path, each).n_sites for each in operators] == [0, 0]
     path.write_text(revert_operator(tmp_path, "scale").texts[path])
-    assert path.read_text() == (
-        "from pkg.model import Scale\nfrom pkg.kernels.scale_gate import use_scale_gate\n\ny = use_scale_gate(Scale(1))\n"
-    )
+    above = "from pkg.model import Scale\nfrom pkg.kernels.scale_gate import use_scale_gate\n"
+    assert path.read_text() == f"{above}\ny = use_scale_gate(Scale(1))\n"
 
 
 def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
