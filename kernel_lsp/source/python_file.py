@@ -127,24 +127,24 @@ class PythonFile:
         """Find the class that ``Base`` or ``layers.Base`` names, through the imports at the top of this file."""
         if not 0 < len(self.origins) < MAX_ORIGINS:
             return None
-        head, _, rest = name.partition(".")
-        for statement in self.tree.body:
-            if not isinstance(statement, ast.Import | ast.ImportFrom):
-                continue
-            for alias in statement.names:
-                if (alias.asname or alias.name) == head:
-                    source = self._imported_file(statement, alias.name if rest else "")
-                    found = source.definition(rest or alias.name) if source is not None else None
-                    if source is not None and isinstance(found, ast.ClassDef):
-                        return source, found
-        return None
+        if name not in self._classes:
+            self._classes[name] = next(self._named_by_imports(name), None)
+        return self._classes[name]
 
-    def _imported_file(self, statement: ast.Import | ast.ImportFrom, module: str) -> PythonFile | None:
+    def _named_by_imports(self, name: str) -> Iterator[tuple[PythonFile, ast.ClassDef]]:
+        head, _, rest = name.partition(".")
+        for module, level, imported in self._imports.get(head, ()):
+            within = ".".join(part for part in (module, imported if rest else "") if part)
+            if (within, level) not in self._files:
+                self._files[within, level] = self._imported_file(within, level)
+            source = self._files[within, level]
+            found = source.definition(rest or imported) if source is not None else None
+            if source is not None and isinstance(found, ast.ClassDef):
+                yield source, found
+
+    def _imported_file(self, within: str, level: int) -> PythonFile | None:
         folder = self.origins[-1].parent
         folders = (folder, *folder.parents)
-        within, level = module, 0
-        if isinstance(statement, ast.ImportFrom):
-            within, level = ".".join(part for part in (statement.module, module) if part), statement.level
         if not within and level == 0:  # `import torch` names no class
             return None
         for root in folders[:MAX_FOLDERS] if level == 0 else folders[level - 1 : level]:
@@ -154,6 +154,17 @@ class PythonFile:
                     source = _neighbour(candidate, candidate.stat().st_mtime_ns)
                     return None if source is None else replace(source, origins=(*self.origins, candidate))
         return None
+
+    @cached_property
+    def _imports(self) -> dict[str, dict[tuple[str, int, str], None]]:
+        """Return the imports at the top by the name that each binds: module, level and imported name."""
+        found: dict[str, dict[tuple[str, int, str], None]] = {}
+        for node in self.tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                place = (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else ("", 0)
+                for alias in node.names:
+                    found.setdefault(alias.asname or alias.name, {})[*place, alias.name] = None
+        return found
 
     def _last(self, body: Sequence[ast.stmt], name: str) -> Definition | None:
         """Return the last definition of the name in a body. Each body is indexed once, because lookups are frequent."""
@@ -179,6 +190,14 @@ class PythonFile:
 
     @cached_property
     def _indexes(self) -> dict[int, dict[str, Definition]]:
+        return {}
+
+    @cached_property
+    def _classes(self) -> dict[str, tuple[PythonFile, ast.ClassDef] | None]:
+        return {}
+
+    @cached_property
+    def _files(self) -> dict[tuple[str, int], PythonFile | None]:
         return {}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch.chains import chains_of
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.pytorch.trained import has_pragma, is_for_inference, runs_model
 from kernel_lsp.rules.rule import Hit
@@ -222,17 +223,17 @@ def _cache_of(node: ast.expr, scope: Scope) -> str:
 
 def _is_read_besides(name: str, loop: ast.stmt, statement: ast.Assign) -> bool:
     """Return whether the loop reads the value besides extending it, as a model reads the tokens it has generated."""
-    concatenations = [n for n in ast.walk(statement) if isinstance(n, ast.List | ast.Tuple)]
+    concatenations = [n for n in nodes_in(statement) if isinstance(n, ast.List | ast.Tuple)]
     own = {id(part) for each in concatenations for part in each.elts}
-    tests = {id(node) for each in ast.walk(loop) if isinstance(each, ast.If) for node in ast.walk(each.test)}
-    tests |= {id(each.left) for each in ast.walk(statement) if isinstance(each, ast.Compare)}
-    reads = (n for n in ast.walk(loop) if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load))
+    tests = {id(node) for each in nodes_of(loop, ast.If) for node in nodes_in(each.test)}
+    tests |= {id(each.left) for each in nodes_of(statement, ast.Compare)}
+    reads = (n for n in nodes_in(loop) if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load))
     return any(id(n) not in own | tests and ast.unparse(n) == name for n in reads)
 
 
 def _is_given_besides_input(name: str, loop: ast.stmt) -> bool:
     """Return whether the loop gives the value to a model beside its input, as a cache: ``model(x, memory)``."""
-    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    calls = nodes_of(loop, ast.Call)
     given = [each for call in calls for each in (*call.args[1:], *(k.value for k in call.keywords))]
     first = {ast.unparse(call.args[0]) for call in calls if call.args}
     return name not in first and any(ast.unparse(each) == name for each in given)
@@ -261,7 +262,7 @@ def _name_is_reduced(name: str, scope: Scope) -> bool:
     if scope.reduced_names is None:
         calls = [call for call in scope.calls if scope.function_name(call) in REDUCTIONS]
         operands = [operand for call in calls if (operand := scope.operand(call)) is not None]
-        names = (node for operand in operands for node in ast.walk(operand) if isinstance(node, ast.Name))
+        names = (node for operand in operands for node in nodes_of(operand, ast.Name))
         scope.reduced_names = frozenset(node.id for node in names)
     return name in scope.reduced_names
 
@@ -344,8 +345,9 @@ def _is_product(node: ast.expr, scope: Scope) -> bool:
 def _returns_product(call: ast.Call, scope: Scope) -> bool:
     """Return whether a function of the file returns scores: ``q @ k.transpose(-2, -1)``, or such an einsum."""
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    functions = (n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name)
-    returned = [n.value for function in functions for n in ast.walk(function) if isinstance(n, ast.Return) and n.value]
+    returned = [
+        n.value for function in scope.module.functions_named(name) for n in nodes_of(function, ast.Return) if n.value
+    ]
     text = " ".join(map(ast.unparse, returned))
     return len(returned) == 1 and "softmax" not in text and bool(_SCORES.search(text))
 
@@ -363,7 +365,7 @@ def _is_transposed(node: ast.expr, scope: Scope) -> bool:
 def is_recurrence(loop: ast.For) -> bool:
     """Return whether an iteration depends on the result of the previous one, as in ``h = cell(x[t], h)``.
     Accumulation does not count."""
-    for node in ast.walk(loop):
+    for node in nodes_in(loop):
         if isinstance(node, ast.Assign):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]
             if any(_needs_the_last(name, node, loop) for name in names):
@@ -373,14 +375,14 @@ def is_recurrence(loop: ast.For) -> bool:
 
 def calls_module(loop: ast.For) -> bool:
     """Return whether an iteration runs a layer of the module, as in a recurrent network."""
-    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes_of(loop, ast.Call))
     owners = (f.value for f in calls if isinstance(f, ast.Attribute))
     return any(isinstance(owner, ast.Name) and owner.id == "self" for owner in owners)
 
 
 def _needs_the_last(name: str, node: ast.Assign, loop: ast.For) -> bool:
     """Return whether the name's new value depends on its value from the previous iteration."""
-    is_needed = any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node.value))
+    is_needed = any(each.id == name for each in nodes_of(node.value, ast.Name))
     return is_needed and not _adds_to(name, node.value) and not _is_read_first(name, loop, node)
 
 
@@ -394,7 +396,7 @@ def _adds_to(name: str, value: ast.expr) -> bool:
 def _is_read_first(name: str, loop: ast.For, statement: ast.Assign) -> bool:
     """Return whether the same iteration assigns the name earlier: ``y = x[i]``, then ``y = y * 2``."""
     targets = [loop.target]
-    for node in ast.walk(loop):
+    for node in nodes_in(loop):
         if isinstance(node, ast.Assign) and node.lineno < statement.lineno:
             targets += node.targets
-    return any(isinstance(n, ast.Name) and n.id == name for target in targets for n in ast.walk(target))
+    return any(n.id == name for target in targets for n in nodes_of(target, ast.Name))

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
+from kernel_lsp.rules.pytorch.parsing import nodes_in
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -100,7 +101,7 @@ def _kept_in_double(scope: Scope) -> Iterator[Hit]:
 def _is_double(call: ast.Call, scope: Scope) -> bool:
     """Return whether the tensor is made in double precision, and nothing casts it."""
     for given in map(scope.definition, call.args):
-        nodes = list(ast.walk(given))
+        nodes = list(nodes_in(given))
         is_cast = any(isinstance(n, ast.Attribute) and n.attr in ("float", "to", "float32", "type") for n in nodes)
         if not is_cast and any(scope.dotted(n) in _DOUBLES for n in nodes if isinstance(n, ast.Attribute)):
             return True
@@ -116,7 +117,7 @@ def _is_double_array(node: ast.expr, scope: Scope) -> bool:
     node = scope.definition(node)
     if isinstance(node, ast.BinOp):
         sides = [scope.definition(side) for side in (node.left, node.right)]
-        is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(side, scope) for side in ast.walk(node))
+        is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(side, scope) for side in nodes_in(node))
         is_widened = is_of_floats and any(_is_numpy(side, scope) for side in sides)
         return is_widened or any(_is_double_array(side, scope) for side in sides)
     if isinstance(node, ast.UnaryOp):

@@ -15,7 +15,7 @@ from kernel_lsp.rules.pytorch.kinds import (
     TENSOR_ONLY_METHODS,
     Kind,
 )
-from kernel_lsp.rules.pytorch.names import nodes_in
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope
 
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
@@ -84,7 +84,7 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
 
 def _operands(node: FunctionNode) -> set[str]:
     """Return the names that arithmetic is applied to."""
-    nodes = (each for part in node.body for each in nodes_in(part) if isinstance(each, ast.BinOp))
+    nodes = (each for part in node.body for each in nodes_of(part, ast.BinOp))
     sides = (side for each in nodes for side in (each.left, each.right))
     return {side.id for side in sides if isinstance(side, ast.Name)}
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -228,10 +229,8 @@ def compile_in_loop(scope: Scope) -> Iterator[Hit]:
         if scope.dotted(call.func) not in ("torch.compile", "torch.jit.script", "torch.jit.trace"):
             continue
         loop = scope.loop_around(call)
-        counted = (
-            {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} if isinstance(loop, ast.For) else set()
-        )
-        used = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
+        counted = {n.id for n in nodes_of(loop.target, ast.Name)} if isinstance(loop, ast.For) else set()
+        used = {n.id for n in nodes_of(call, ast.Name)}
         if (loop is not None and not used & counted) or (scope.is_forward and scope.owner is not None):
             yield hit(scope, call, "compiled again each time: compile once, before the loop")
 
@@ -325,13 +324,13 @@ def _is_method(call: ast.Call, name: str) -> bool:
 
 def _trains_on_gpu(loop: ast.For) -> bool:
     """Return whether the loop moves its batches to a GPU and computes gradients."""
-    called = {n.func.attr for n in ast.walk(loop) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+    called = {n.func.attr for n in nodes_of(loop, ast.Call) if isinstance(n.func, ast.Attribute)}
     return "backward" in called and not called.isdisjoint(("to", "cuda"))
 
 
 def _copies_without_waiting(loop: ast.For) -> bool:
     """Return whether the loop asks for copies beside the computation: ``x.to("cuda", non_blocking=True)``."""
-    return any(isinstance(node, ast.keyword) and node.arg == "non_blocking" for node in ast.walk(loop))
+    return any(node.arg == "non_blocking" for node in nodes_of(loop, ast.keyword))
 
 
 def _read_by(call: ast.Call, loops: list[ast.For], scope: Scope) -> list[ast.For]:
@@ -342,7 +341,7 @@ def _read_by(call: ast.Call, loops: list[ast.For], scope: Scope) -> list[ast.For
 def _loops_of_callee(call: ast.Call, scope: Scope) -> list[ast.For]:
     """Return the training loops of the file's functions that are given the loader and go over it."""
     found: list[ast.For] = []
-    functions = {n.name: n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef)}
+    functions = {n.name: n for n in nodes_of(scope.module.tree, ast.FunctionDef)}
     for given in scope.calls:
         name = given.func.id if isinstance(given.func, ast.Name) else getattr(given.func, "attr", "")
         function = functions.get(name)
@@ -350,8 +349,8 @@ def _loops_of_callee(call: ast.Call, scope: Scope) -> list[ast.For]:
             continue
         parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
         taken = {p for p, a in zip(parameters, given.args, strict=False) if scope.definition(a) is call}
-        for loop in (n for n in ast.walk(function) if isinstance(n, ast.For) and _trains_on_gpu(n)):
-            if taken & {n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name)}:
+        for loop in (n for n in nodes_of(function, ast.For) if _trains_on_gpu(n)):
+            if taken & {n.id for n in nodes_of(loop.iter, ast.Name)}:
                 found.append(loop)
     return found
 

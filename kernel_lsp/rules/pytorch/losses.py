@@ -6,6 +6,7 @@ import ast
 
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 
 Activated = tuple[str, str]
@@ -53,7 +54,7 @@ def is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
 def is_upcast_of_logits(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call's operand is made of ``logits.float()``."""
     operand = scope.operand(call)
-    for node in ast.walk(operand) if operand is not None else ():
+    for node in nodes_in(operand) if operand is not None else ():
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="float")) if "logit" in name:
                 return True
@@ -64,8 +65,8 @@ def vocabulary_of_file(scope: Scope) -> int:
     """Return the largest number that the file names a vocabulary, or that a linear layer has outputs."""
     numbers = [
         node.value.value
-        for node in ast.walk(scope.module.tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        for node in nodes_of(scope.module.tree, ast.Assign)
+        if isinstance(node.value, ast.Constant) and type(node.value.value) is int
         if any("vocab" in ast.unparse(target).lower() for target in node.targets)
     ]
     return max(numbers, default=0)
@@ -101,7 +102,7 @@ def outputs_of_layer(logits: ast.expr, scope: Scope) -> int:
         if not isinstance(node, ast.Call):
             return 0
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        for each in ast.walk(scope.module.tree):
+        for each in nodes_of(scope.module.tree, ast.Assign):
             match each:
                 case ast.Assign(targets=[ast.Name(id=said) | ast.Attribute(attr=said)], value=ast.Call() as made):
                     if said == name and scope.dotted(made.func).endswith("nn.Linear") and len(made.args) > 1:
@@ -121,9 +122,9 @@ def _number_of_file(node: ast.expr, scope: Scope) -> int:
 
 def _rows_of(weight: ast.expr, scope: Scope) -> int:
     """Return the rows of an embedding whose weight is the head: ``h @ self.embed.weight.T``."""
-    tables = {ast.unparse(n.value) for n in ast.walk(weight) if isinstance(n, ast.Attribute) and n.attr == "weight"}
+    tables = {ast.unparse(n.value) for n in nodes_of(weight, ast.Attribute) if n.attr == "weight"}
     init = None if scope.owner is None else scope.owner.methods.get("__init__")
-    for node in ast.walk(init) if init is not None else ():
+    for node in nodes_in(init) if init is not None else ():
         match node:
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.Call(args=[rows, *_]) as made):
                 if ast.unparse(target) in tables and scope.dotted(made.func).endswith("nn.Embedding") and init:
@@ -134,7 +135,7 @@ def _rows_of(weight: ast.expr, scope: Scope) -> int:
 def _outputs_of(attribute: str, scope: Scope) -> int:
     """Return the outputs of ``self.head = nn.Linear(dim, vocab_size)``, where they are a number or a default."""
     init = None if scope.owner is None else scope.owner.methods.get("__init__")
-    for node in ast.walk(init) if init is not None else ():
+    for node in nodes_in(init) if init is not None else ():
         match node:
             case ast.Assign(targets=[ast.Attribute(attr=name)], value=ast.Call() as made):
                 outputs = made.args[1] if len(made.args) > 1 else keyword(made, "out_features")
@@ -182,8 +183,8 @@ def _given_to_class(name: str, parameters: list[ast.arg], scope: Scope) -> list[
     owner = "" if scope.owner is None else scope.owner.node.name
     position = [each.arg for each in parameters].index(name) - 1
     found: list[ast.expr] = []
-    for call in ast.walk(scope.module.tree):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == owner:
+    for call in nodes_of(scope.module.tree, ast.Call):
+        if isinstance(call.func, ast.Name) and call.func.id == owner:
             given = keyword(call, name) or (call.args[position] if 0 <= position < len(call.args) else None)
             found += [] if given is None else [given]
     return found
@@ -204,7 +205,7 @@ def largest_number(*nodes: ast.expr) -> int:
         (
             part.value
             for node in nodes
-            for part in ast.walk(node)
+            for part in nodes_in(node)
             if isinstance(part, ast.Constant) and type(part.value) is int
         ),
         default=0,

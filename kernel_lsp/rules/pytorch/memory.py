@@ -9,6 +9,7 @@ from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.devices import is_moved
 from kernel_lsp.rules.pytorch.kinds import Kind
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -329,14 +330,14 @@ def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:
     is_number = isinstance(value, ast.BinOp) or (isinstance(value, ast.Constant) and not isinstance(value.value, str))
     if is_number and keyword(call, "device") is None and not is_moved(call, scope):
         return False
-    names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    names = {node.id for node in nodes_of(value, ast.Name)}
     return names.isdisjoint(_counted_around(call, scope))
 
 
 def _given_names(value: ast.expr, scope: Scope) -> list[ast.Name]:
     """Return the names in the value that the forward receives or computes. Copies of these differ between calls."""
     known = scope.parameters | scope.assigned.keys()
-    names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in known - {"self"}]
+    names = [node for node in nodes_of(value, ast.Name) if node.id in known - {"self"}]
     return [node for node in names if _changes(node, scope, 0)]
 
 
@@ -346,7 +347,7 @@ def _changes(name: ast.Name, scope: Scope, depth: int) -> bool:
     if value is name or depth > _MAX_DEFINITIONS:
         return True
     known = scope.parameters | scope.assigned.keys()
-    names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in known - {"self"}]
+    names = [node for node in nodes_of(value, ast.Name) if node.id in known - {"self"}]
     return any(_changes(node, scope, depth + 1) for node in names)
 
 
@@ -358,7 +359,7 @@ def _counted_around(node: ast.AST, scope: Scope) -> set[str]:
             targets.append(parent.target)
         elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
             targets += [generator.target for generator in parent.generators]
-    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name.id for target in targets for name in nodes_of(target, ast.Name)}
 
 
 def _written_in_place(statement: ast.stmt, scope: Scope) -> ast.expr | None:

@@ -6,12 +6,15 @@ import ast
 import re
 import warnings
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
+from typing import TypeVar
 
 from kernel_lsp.rules.cached import uncollected
 from kernel_lsp.rules.finding import TextEdit, TextRange
+from kernel_lsp.rules.rule import words
 
 MAX_FAULTS = 8
 """Maximum faults in top-level statements. After these, each statement is parsed separately."""
@@ -29,15 +32,24 @@ class ParsedModule:
     is_complete: bool
     functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict, compare=False)
     """The functions and methods by name, filled by `functions_named`."""
+    classes: dict[int, ast.ClassDef | None] = field(default_factory=dict, compare=False)
+    """The class of each method by id, filled by `class_of`."""
 
     def functions_named(self, name: str) -> list[ast.FunctionDef]:
         """Return the functions and methods of the file with this name."""
         if not self.functions:
             self.functions[""] = []
-            for node in ast.walk(self.tree):
-                if isinstance(node, ast.FunctionDef):
-                    self.functions.setdefault(node.name, []).append(node)
+            for node in nodes_of(self.tree, ast.FunctionDef):
+                self.functions.setdefault(node.name, []).append(node)
         return self.functions.get(name, [])
+
+    def class_of(self, method: ast.AST) -> ast.ClassDef | None:
+        """Return the class whose body defines a method."""
+        if not self.classes:
+            nodes = nodes_of(self.tree, ast.ClassDef)
+            self.classes[0] = None
+            self.classes.update((id(child), node) for node in nodes for child in node.body)
+        return self.classes.get(id(method))
 
     def range(self, node: ast.expr | ast.stmt | ast.ExceptHandler | ast.keyword | ast.arg) -> TextRange:
         end_line = node.end_lineno or node.lineno
@@ -155,3 +167,54 @@ def _parse_piece(lines: list[str]) -> ast.Module:
         indent = len(lines[at]) - len(lines[at].lstrip())
         lines[at] = lines[at][:indent] + ("pass" if lines[at].strip() != "pass" else "")
     return ast.Module(body=[], type_ignores=[])
+
+
+_NO_NODES = words(
+    """
+    arg asname attr conversion ctx id is_async kind kwd_attrs level lineno module name names op ops rest simple
+    type_comment type_ignores
+    """
+)
+"""Fields without child nodes, or whose nodes repeat what their parent determines, such as operators."""
+
+
+def nodes_in(root: ast.AST) -> list[ast.AST]:
+    """Return the node and its descendants, level by level, in source order within a level. Operators, contexts and
+    the names of imports are left out. A node keeps its descendants, for which many rules ask."""
+    inside = root.__dict__.get("inside")
+    if inside is None:
+        inside = root.__dict__["inside"] = children_of(root)
+        for node in inside:
+            inside += children_of(node)
+    return [root, *inside]
+
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def nodes_of(root: ast.AST, kind: type[Node]) -> Sequence[Node]:
+    """Return those of `nodes_in` that are of a class. They are grouped once for all classes."""
+    groups = root.__dict__.get("groups")
+    if groups is None:
+        groups = root.__dict__["groups"] = {}
+        for node in nodes_in(root)[1:]:
+            groups.setdefault(node.__class__, []).append(node)
+    return [root, *groups.get(kind, ())] if isinstance(root, kind) else groups.get(kind, [])
+
+
+def children_of(node: ast.AST) -> list[ast.AST]:
+    """Return the children of a node in source order."""
+    fields = _fields.get(node.__class__)
+    if fields is None:
+        fields = _fields[node.__class__] = tuple(name for name in node._fields if name not in _NO_NODES)
+    found: list[ast.AST] = []
+    for name in fields:
+        value = getattr(node, name, None)
+        if value.__class__ is list:
+            found += value if None not in value else [each for each in value if each is not None]
+        elif value is not None:
+            found.append(value)
+    return found
+
+
+_fields: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()}

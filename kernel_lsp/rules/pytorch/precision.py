@@ -17,6 +17,7 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
 )
 from kernel_lsp.rules.pytorch.losses import activation_before, loss_name
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
 
@@ -433,7 +434,7 @@ def _softmax_fix(node: ast.BinOp, argument: ast.expr, total: ast.expr, scope: Sc
 def _keeps_its_value(node: ast.expr, scope: Scope) -> bool:
     """Return whether every name in the expression is assigned at most once. The expression then has the same value
     later."""
-    names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+    names = {name.id for name in nodes_of(node, ast.Name)}
     return all(len(scope.assigned.get(name, ())) + (name in scope.parameters) <= 1 for name in names)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
-from kernel_lsp.rules.pytorch.names import ModuleClass, Names, children_of
-from kernel_lsp.rules.pytorch.parsing import ParsedModule
+from kernel_lsp.rules.pytorch.names import ModuleClass, Names
+from kernel_lsp.rules.pytorch.parsing import ParsedModule, children_of, nodes_of
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -94,6 +94,8 @@ class Scope:
 
     def loop_around(self, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
         """Return the innermost loop whose body contains the node."""
+        if not self.loops:
+            return None
         child = node
         for parent in self.around(node):
             if isinstance(parent, ast.For | ast.AsyncFor) and child is not parent.iter:
@@ -143,7 +145,7 @@ class Scope:
                     case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")) | ast.BinOp(left=inner):
                         found.add(ast.unparse(inner))
                 if isinstance(value, ast.BinOp):
-                    found |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} - self.parameters
+                    found |= {n.id for n in nodes_of(value, ast.Name)} - self.parameters
         return frozenset(found)
 
     @cached_property

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit, integer
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.rule import Hit
 
@@ -76,7 +77,7 @@ def _uses(node: ast.expr, scope: Scope, is_pair: bool) -> Iterator[ast.AST]:
 
 def _loads(name: ast.Name, scope: Scope) -> Iterator[ast.Name]:
     """Yield the reads of a name until it is assigned again."""
-    named = [each for each in ast.walk(scope.node) if isinstance(each, ast.Name) and each.id == name.id]
+    named = [each for each in nodes_of(scope.node, ast.Name) if each.id == name.id]
     later = [each.lineno for each in named if isinstance(each.ctx, ast.Store) and each.lineno > name.lineno]
     last = min(later, default=None)
     for each in named:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import (
     holds_steps,
@@ -308,10 +309,10 @@ def _read_by_callee(call: ast.Call, scope: Scope) -> str:
         taken = {parameters[position] for position in given if position < len(parameters)} | given_names
         if given_names and function.args.kwarg is not None:
             taken.add(function.args.kwarg.arg)
-        for each in (n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)):
-            if not taken.isdisjoint(n.id for n in ast.walk(each.iter) if isinstance(n, ast.Name)):
-                taken |= {n.id for n in ast.walk(each.target) if isinstance(n, ast.Name)}
-        for node in ast.walk(function):
+        for each in (n for n in nodes_in(function) if isinstance(n, ast.For | ast.comprehension)):
+            if not taken.isdisjoint(n.id for n in nodes_of(each.iter, ast.Name)):
+                taken |= {n.id for n in nodes_of(each.target, ast.Name)}
+        for node in nodes_in(function):
             match node:
                 case ast.Call(func=ast.Name(id="float" | "int"), args=[ast.Name(id=read)]):
                     pass
@@ -333,16 +334,16 @@ def _asks_device(test: ast.expr, loop: ast.stmt, scope: Scope) -> bool:
     """Return whether a condition in a loop over steps is the value of a tensor: ``if torch.isnan(loss):``."""
     if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope) or holds_steps(loop):
         return False
-    is_check = any(isinstance(n, ast.Attribute) and n.attr in ("isnan", "isfinite", "isinf") for n in ast.walk(test))
+    is_check = any(n.attr in ("isnan", "isfinite", "isinf") for n in nodes_of(test, ast.Attribute))
     is_check |= isinstance(scope.parents.get(id(test)), ast.If) and _steps(loop)
-    if not is_check and any(isinstance(n, ast.Call) and item_of_training(n, scope) for n in ast.walk(test)):
+    if not is_check and any(item_of_training(n, scope) for n in nodes_of(test, ast.Call)):
         return False
     return not is_occasional(test, loop, scope, may_leave=not is_check)
 
 
 def _steps(loop: ast.stmt) -> bool:
     """Return whether each iteration is a step of a training."""
-    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
+    return any(node.attr == "backward" for node in nodes_of(loop, ast.Attribute))
 
 
 def _is_mask(index: ast.expr, scope: Scope) -> bool:
@@ -360,7 +361,7 @@ def _is_long(call: ast.Call, scope: Scope) -> bool:
     """Return whether what is read back is the result of a function of the file with a loop: ``sample(model).cpu()``."""
     made = call.func.value if isinstance(call.func, ast.Attribute) else None
     name = made.func.id if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) else ""
-    inner = (node for function in scope.module.functions_named(name) for node in ast.walk(function))
+    inner = (node for function in scope.module.functions_named(name) for node in nodes_in(function))
     return any(isinstance(node, ast.For | ast.While) for node in inner)
 
 
@@ -467,14 +468,14 @@ def _counts_size(loop: ast.For, scope: Scope) -> bool:
     return any(
         scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index, len(arguments) < 3)
         for statement in loop.body
-        for subscript in ast.walk(statement)
+        for subscript in nodes_in(statement)
         if isinstance(subscript, ast.Subscript)
     )
 
 
 def _compares_with(loop: ast.For, index: str, scope: Scope) -> bool:
     """Return whether each iteration selects its part of a batch by a comparison of a tensor: ``x[batch == i]``."""
-    compares = [node for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.Compare)]
+    compares = [node for statement in loop.body for node in nodes_of(statement, ast.Compare)]
     return any(
         isinstance(each.ops[0], ast.Eq)
         and isinstance(each.comparators[0], ast.Name)
@@ -490,5 +491,5 @@ def _indexes_with(node: ast.expr, name: str, by_one: bool) -> bool:
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
     bounds = [bound for part in parts if isinstance(part, ast.Slice) and by_one for bound in (part.lower, part.upper)]
     return any(isinstance(part, ast.Name) and part.id == name for part in parts) or any(
-        isinstance(inner, ast.Name) and inner.id == name for bound in bounds if bound for inner in ast.walk(bound)
+        inner.id == name for bound in bounds if bound for inner in nodes_of(bound, ast.Name)
     )

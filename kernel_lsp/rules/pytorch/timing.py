@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional
 from kernel_lsp.rules.rule import Hit
@@ -151,14 +152,14 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
         if loop is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             continue
         stepped = ast.unparse(call.args[0] if call.args else call.func.value)
-        called = [n.func for n in ast.walk(loop) if isinstance(n, ast.Call)]
+        called = [n.func for n in nodes_of(loop, ast.Call)]
         names = {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
-        texts = [ast.unparse(loop), *(ast.unparse(f) for name in names for f in scope.module.functions_named(name))]
-        made = [ast.unparse(t) for n in ast.walk(loop) if isinstance(n, ast.Assign) for t in n.targets]
+        made = [ast.unparse(t) for n in nodes_of(loop, ast.Assign) for t in n.targets]
         if stepped in made:
             continue  # a new optimizer in each iteration, of parameters without gradients
         is_optimizer = "opt" in stepped.rpartition(".")[2].lower() and "backward" in names
-        if is_optimizer and not any(_RESETS.search(text) for text in texts):
+        bodies = [loop, *(f for name in names for f in scope.module.functions_named(name))] if is_optimizer else []
+        if is_optimizer and not any(_RESETS.search(ast.unparse(body)) for body in bodies):
             message = f"gradients pile up: call `{stepped}.zero_grad()` in the loop that steps"
             outer = (c for c in scope.calls if isinstance(c.func, ast.Attribute) and c.func.attr == "zero_grad")
             yield hit(scope, next(outer, call), message)
@@ -205,7 +206,7 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
 )
 def eval_not_restored(scope: Scope) -> Iterator[Hit]:
     for loop in (each for each in scope.loops if scope.loop_around(each) is None):
-        calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+        calls = nodes_of(loop, ast.Call)
         modes = [{"train", "eval", "backward"} & _modes(call, scope) for call in calls]
         found = set().union(*modes)
         if "train" in found or not {"eval", "backward"} <= found:
@@ -217,7 +218,7 @@ def eval_not_restored(scope: Scope) -> Iterator[Hit]:
 def _modes(call: ast.Call, scope: Scope) -> set[str]:
     """Return the methods of modules and losses that the call is, or that a function of the file calls: ``eval``."""
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    inner = [node for function in scope.module.functions_named(name) for node in ast.walk(function)]
+    inner = [node for function in scope.module.functions_named(name) for node in nodes_in(function)]
     called = {node.func.attr for node in inner if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     return called | ({name} if isinstance(call.func, ast.Attribute) else set())
 
@@ -284,7 +285,7 @@ def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
         return False
     if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
         return False
-    return any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(loop))
+    return any(node.attr == "backward" for node in nodes_of(loop, ast.Attribute))
 
 
 def _is_gradient(node: ast.expr) -> bool:
@@ -325,12 +326,12 @@ def _start_of(end: ast.Call, clocks: list[ast.Call], scope: Scope) -> ast.Call |
     used: set[str] = set()
     difference = next((n for n in scope.around(end) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub)), None)
     if difference is not None:
-        used = {node.id for node in ast.walk(difference.right) if isinstance(node, ast.Name)}
+        used = {node.id for node in nodes_of(difference.right, ast.Name)}
     else:
         target = next((n for n in scope.around(end) if isinstance(n, ast.Assign)), None)
         names = {n.id for n in target.targets if isinstance(n, ast.Name)} if target is not None else set()
         for node in scope.binaries:
-            sides = [{n.id for n in ast.walk(side) if isinstance(n, ast.Name)} for side in (node.left, node.right)]
+            sides = [{n.id for n in nodes_of(side, ast.Name)} for side in (node.left, node.right)]
             if isinstance(node.op, ast.Sub) and sides[0] & names:
                 used |= sides[1]
     for clock in reversed(clocks):
@@ -345,9 +346,9 @@ def _of_context(scope: Scope) -> ast.Call | None:
     """Return the reading of the clock in the `__exit__` of a class that waits for nothing."""
     if isinstance(scope.node, ast.Module) or scope.node.name != "__exit__":
         return None
-    owner = next((n for n in ast.walk(scope.module.tree) if isinstance(n, ast.ClassDef) and scope.node in n.body), None)
+    owner = scope.module.class_of(scope.node)
     clock = next((call for call in scope.calls if _is_clock(call, scope)), None)
-    waits = owner is None or any(isinstance(n, ast.Attribute) and n.attr in _WAITS for n in ast.walk(owner))
+    waits = owner is None or any(n.attr in _WAITS for n in nodes_of(owner, ast.Attribute))
     return None if waits else clock
 
 
@@ -364,10 +365,8 @@ def _is_unawaited(timed: list[ast.Call], scope: Scope) -> bool:
 
 def _waits_inside(name: str, scope: Scope) -> bool:
     """Return whether a function of the file waits for the GPU."""
-    functions = (n for n in ast.walk(scope.module.tree) if isinstance(n, ast.FunctionDef) and n.name == name)
-    return any(
-        isinstance(node, ast.Attribute) and node.attr in _WAITS for function in functions for node in ast.walk(function)
-    )
+    functions = scope.module.functions_named(name)
+    return any(node.attr in _WAITS for function in functions for node in nodes_of(function, ast.Attribute))
 
 
 def _loads(start: ast.Call, end: ast.Call, scope: Scope) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 
 from kernel_lsp.rules.pytorch.names import ModuleClass
-from kernel_lsp.rules.pytorch.parsing import ParsedModule
+from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope, first_line
 
 
@@ -119,11 +119,11 @@ def _parts(node: ast.expr) -> list[ast.expr]:
 def holds_steps(loop: ast.stmt) -> bool:
     """Return whether each iteration is an epoch. An inner loop runs the steps, and its cost outweighs one
     synchronization."""
-    inner = (node for node in ast.walk(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
+    inner = (node for node in nodes_in(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
     return any(
         isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
         for each in inner
-        for node in ast.walk(each)
+        for node in nodes_in(each)
     )
 
 
@@ -142,7 +142,7 @@ def is_occasional(call: ast.expr, loop: ast.stmt, scope: Scope, may_leave: bool 
 
 
 def _has_remainder(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(test))
+    return any(isinstance(n.op, ast.Mod) for n in nodes_of(test, ast.BinOp))
 
 
 def _is_count_of_equal(node: ast.expr) -> bool:
@@ -192,7 +192,7 @@ def calls_model(function: ast.expr, scope: Scope) -> bool:
 
 def runs_model(loop: ast.stmt, scope: Scope) -> bool:
     """Return whether each iteration calls a model."""
-    return any(isinstance(node, ast.Call) and calls_model(node.func, scope) for node in ast.walk(loop))
+    return any(calls_model(node.func, scope) for node in nodes_of(loop, ast.Call))
 
 
 def is_for_inference(scope: Scope) -> bool:
@@ -205,16 +205,16 @@ def _trains(function: ast.expr, scope: Scope) -> bool:
     """Return whether the one function of the file with this name does a step and returns values of the device."""
     name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
     found = scope.module.functions_named(name)
-    read = {n.attr for n in ast.walk(found[0]) if isinstance(n, ast.Attribute)} if len(found) == 1 else set()
+    read = {n.attr for n in nodes_of(found[0], ast.Attribute)} if len(found) == 1 else set()
     if "backward" not in read or not read.isdisjoint(_READS):
         return False
-    return any(isinstance(n, ast.Return) and "loss" in ast.unparse(n) for n in ast.walk(found[0]))
+    return any("loss" in ast.unparse(n) for n in nodes_of(found[0], ast.Return))
 
 
 def _computes(call: ast.Call, scope: Scope, depth: int) -> bool:
     """Return whether a function of the file that reads nothing back is given a value of the device."""
     functions = scope.module.functions_named(call.func.id) if isinstance(call.func, ast.Name) else []
-    reads = {node.attr for each in functions for node in ast.walk(each) if isinstance(node, ast.Attribute)}
+    reads = {node.attr for each in functions for node in nodes_of(each, ast.Attribute)}
     return bool(functions) and reads.isdisjoint(_ON_HOST) and any(is_on_device(a, scope, depth) for a in call.args)
 
 
@@ -235,7 +235,7 @@ def _is_loss_of_model(name: str, scope: Scope) -> bool:
     roots = [_root(value.func) for value in values if isinstance(value, ast.Call)]
     called = [value.func.id for value in values if isinstance(value, ast.Call) and isinstance(value.func, ast.Name)]
     own = [function for name_ in called for function in scope.module.functions_named(name_)]
-    if any(isinstance(n, ast.Attribute) and n.attr in _READS for function in own for n in ast.walk(function)):
+    if any(n.attr in _READS for function in own for n in nodes_of(function, ast.Attribute)):
         return False
     is_local = len(roots) == len(values) > 0 and not any(root in (None, *scope.names.imported) for root in roots)
     return "loss" in name and is_local

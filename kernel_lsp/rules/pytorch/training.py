@@ -16,6 +16,7 @@ from kernel_lsp.rules.pytorch.losses import (
     outputs_of_layer,
     vocabulary_of_file,
 )
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
@@ -240,8 +241,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
 def _is_of_optimizer(scope: Scope) -> bool:
     """Return whether the code is a method of a `torch.optim.Optimizer`, which is where such a loop belongs, or of a
     class whose bases the file does not say."""
-    classes = (node for node in ast.walk(scope.module.tree) if isinstance(node, ast.ClassDef))
-    owner = next((each for each in classes if scope.node in each.body), None)
+    owner = scope.module.class_of(scope.node)
     return "self" in scope.parameters and (owner is None or bool(owner.bases))
 
 
@@ -249,12 +249,12 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
     """Return the in-place update of a parameter in a loop that reads its gradient: ``p.add_(p.grad, alpha=-lr)``."""
     if not isinstance(loop, ast.For):
         return None
-    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    attributes = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute)]
+    names = {node.id for node in nodes_of(loop.target, ast.Name)}
+    attributes = nodes_of(loop, ast.Attribute)
     with_gradient = {ast.unparse(node.value) for node in attributes if node.attr == "grad"} & names
     if _zips_gradients(loop):
-        with_gradient |= {target.id for target in ast.walk(loop.target) if isinstance(target, ast.Name)}
-    for node in ast.walk(loop):
+        with_gradient |= {target.id for target in nodes_of(loop.target, ast.Name)}
+    for node in nodes_in(loop):
         updated: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
             updated = node.func.value
@@ -267,7 +267,7 @@ def _norm_of_gradient(loop: ast.stmt) -> ast.expr | None:
     """Return the norm, or the sum of squares, of one parameter's gradient in a loop: ``p.grad.norm() ** 2``."""
     if not isinstance(loop, ast.For):
         return None
-    for node in ast.walk(loop):
+    for node in nodes_in(loop):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NORMS:
             text = ast.unparse(node)
             if ".grad" in text and any(f"{name}.grad" in text for name in _names_of(loop.target)):
@@ -279,7 +279,7 @@ _NORMS = ("norm", "vector_norm")
 
 
 def _names_of(target: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    return {node.id for node in nodes_of(target, ast.Name)}
 
 
 def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
@@ -288,14 +288,14 @@ def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
         "state_dict("
     ) not in (1, 2):
         return None
-    names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    for node in ast.walk(loop):
+    names = {node.id for node in nodes_of(loop.target, ast.Name)}
+    for node in nodes_in(loop):
         if isinstance(node, ast.Assign) and _blends(node, names):
             return node.value
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         method, owner = node.func.attr, ast.unparse(node.func.value).partition(".")[0].partition("[")[0]
-        given = {each.id for argument in node.args for each in ast.walk(argument) if isinstance(each, ast.Name)}
+        given = {each.id for argument in node.args for each in nodes_of(argument, ast.Name)}
         is_weighted = method == "lerp_" or (
             method in ("add_", "copy_") and ("alpha" in ast.unparse(node) or "*" in ast.unparse(node))
         )
@@ -310,7 +310,7 @@ def _blends(node: ast.Assign, names: set[str]) -> bool:
     target, value = node.targets[0], node.value
     if not isinstance(target, ast.Subscript | ast.Attribute) or not isinstance(value, ast.BinOp):
         return False
-    read = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+    read = {each.id for each in nodes_of(value, ast.Name)}
     is_sum = isinstance(value.op, ast.Add) and ast.unparse(value).count("*") > 1
     is_gradient = ".grad" in ast.unparse(node)
     return is_sum and not is_gradient and bool(read & names) and ast.unparse(target) in ast.unparse(value)
@@ -366,7 +366,7 @@ def _has_convolutions(name: str, scope: Scope, depth: int = 0) -> bool:
     for definition in definitions:
         if "'Conv2d'" in ast.dump(definition):
             return True
-        made = {n.func.id for n in ast.walk(definition) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+        made = {n.func.id for n in nodes_of(definition, ast.Call) if isinstance(n.func, ast.Name)}
         if depth < MAX_STEPS and any(_has_convolutions(each, scope, depth + 1) for each in made - {name}):
             return True
     return False
@@ -397,10 +397,8 @@ def _is_layer(call: ast.Call, scope: Scope) -> bool:
             return scope.owner.submodules.get(name, "").rpartition(".")[2] in _LAYERS
         case ast.Name(id=name) if scope.owner is not None:
             loops = [loop for loop in scope.loops if isinstance(loop, ast.For)]
-            iterated = [
-                loop.iter for loop in loops if name in {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
-            ]
-            attributes = {n.attr for each in iterated for n in ast.walk(each) if isinstance(n, ast.Attribute)}
+            iterated = [loop.iter for loop in loops if name in {n.id for n in nodes_of(loop.target, ast.Name)}]
+            attributes = {n.attr for each in iterated for n in nodes_of(each, ast.Attribute)}
             return any("ModuleList" in scope.owner.submodules.get(each, "") for each in attributes)
     return False
 
@@ -409,7 +407,7 @@ def _is_of_layer(node: ast.expr, scope: Scope) -> bool:
     """Return whether a name's value is computed from the result of a layer, which is in half precision under
     autocast."""
     values = scope.assigned.get(node.id, []) if isinstance(node, ast.Name) else []
-    return any(isinstance(n, ast.Call) and _is_layer(n, scope) for value in values for n in ast.walk(value))
+    return any(_is_layer(n, scope) for value in values for n in nodes_of(value, ast.Call))
 
 
 def _is_run_under_autocast(scope: Scope) -> bool:

@@ -14,6 +14,7 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
     unsafe_rewrite,
 )
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.rule import Hit, words
 
@@ -253,8 +254,8 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         kept = next((k.value for k in call.keywords if k.arg == "retain_graph"), None)
         loop = scope.loop_around(call) if isinstance(kept, ast.Constant) and kept.value is True else None
-        calls = [c for c in scope.calls if loop is not None and scope.loop_around(c) is loop]
-        if loop is not None and sum(_is_method(c, "backward") for c in calls) == 1:
+        passes = [c for c in scope.calls if loop is not None and _is_method(c, "backward")]
+        if loop is not None and sum(scope.loop_around(c) is loop for c in passes) == 1:
             yield hit(scope, call, "`retain_graph=True` keeps the graph of each iteration, which nothing uses again")
 
 
@@ -277,10 +278,10 @@ def _unscaled(loss: ast.expr) -> ast.expr:
 
 def _turns_gradients_off(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
-    made = [call for call in scope.calls if not _is_decorator(call, scope)]
-    called = [*decorators, *made]
-    functions = [node.func if isinstance(node, ast.Call) else node for node in called]
-    return any(scope.dotted(node).rpartition(".")[2] in _NO_GRADIENT for node in functions)
+    made = [(call.func, call) for call in scope.calls]
+    called = [*((each.func if isinstance(each, ast.Call) else each, None) for each in decorators), *made]
+    off = [call for function, call in called if scope.dotted(function).rpartition(".")[2] in _NO_GRADIENT]
+    return any(call is None or not _is_decorator(call, scope) for call in off)
 
 
 def _is_decorator(call: ast.Call, scope: Scope) -> bool:
@@ -331,10 +332,9 @@ def _is_evaluated(made: ast.expr) -> bool:
 
 def _evaluated_in_init(scope: Scope) -> set[str]:
     """Return the attributes that the class sets to a model in evaluation mode: ``self.model = model.eval()``."""
-    node = scope.node
-    classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef) and node in each.body]
+    owner = scope.module.class_of(scope.node)
     found: set[str] = set()
-    for each in (n for owner in classes for n in ast.walk(owner) if isinstance(n, ast.Assign)):
+    for each in () if owner is None else nodes_of(owner, ast.Assign):
         if len(each.targets) == 1 and isinstance(each.targets[0], ast.Attribute) and _is_evaluated(each.value):
             target = each.targets[0]
             found.add(ast.dump(ast.Attribute(target.value, target.attr, ast.Load())))
