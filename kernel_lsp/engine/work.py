@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from kernel_lsp.llm.manual import Ask, ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
+from kernel_lsp.source.call_sites import calls_elsewhere
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.extraction import OWN, SIZES, extract
 from kernel_lsp.source.inference.proposal import EXAMPLES
@@ -277,7 +278,9 @@ class CompletedTarget:
 
 def candidate_inputs(path: Path, symbol: str) -> list[CompletedTarget]:
     """Return the candidates in order of preference. Raises TargetError for a target that no pragma completes."""
-    source = read_python_file(path, str(path))
+    called = symbol.partition(".")[0]
+    elsewhere = tuple((called, call) for call in calls_elsewhere(find_workspace(path.parent), path, called))
+    source = replace(read_python_file(path, str(path)), elsewhere=elsewhere)
     candidates: dict[tuple[str, ...], CompletedTarget] = {}
     for example in EXAMPLES:
         try:

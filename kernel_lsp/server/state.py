@@ -176,9 +176,10 @@ class State:
             return
         workspace = find_workspace(path.parent)
         if self.archives.add(workspace) and (workspace / FOLDER_NAME / "archive.sqlite3").is_file():
-            self.spawn(self._list_runs(workspace, is_first=True))
+            self.spawn(self.load_runs(workspace, is_first=True))
 
-    async def _list_runs(self, workspace: Path, *, is_first: bool = False) -> None:
+    async def load_runs(self, workspace: Path, *, is_first: bool = False) -> None:
+        """Learn the runs of a workspace from its archive."""
         reply = await self.engines.of(workspace).ask(ListRuns(id=new_id(), directory=workspace))
         if reply.result is None:
             return
@@ -211,7 +212,7 @@ class State:
 
     def _archive_changed(self, workspace: Path) -> None:
         if self.trust.allows_commands:
-            self.spawn(self._list_runs(workspace))
+            self.spawn(self.load_runs(workspace))
 
     def _is_running_in(self, workspace: Path) -> bool:
         """Return True while a run of ours writes to the archive of the workspace: its end is learned from its reply."""

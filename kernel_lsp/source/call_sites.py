@@ -11,8 +11,9 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from kernel_lsp.source.python_file import USE_PREFIX, ImportStyle, import_line, import_style
@@ -26,6 +27,8 @@ MAX_SCAN_S = 10.0
 """Maximum seconds of one scan: someone waits for it."""
 SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "build", "dist"))
 """Folders without the user's own code. Hidden folders and environments are skipped, too."""
+UNKNOWN_NAME = "<unknown>"
+"""Name of what a call gives and its text does not say."""
 LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
@@ -74,6 +77,38 @@ def use_operator(root: Path, operator: Operator) -> Rewritten:
 def revert_operator(root: Path, name: str) -> Rewritten:
     """Return the texts in which no call uses the operator of this name."""
     return _rewritten(root, f"{USE_PREFIX}{name}", lambda file: _revert_edits(file, name))
+
+
+def calls_elsewhere(root: Path, target: Path, called: str) -> Iterator[ast.Call]:
+    """Yield the calls of `called` in the other files of a workspace without tests, whose sizes are small. Of their
+    arguments those stay that are literals, or constants at the top of their file; any other one is a name that nothing
+    defines."""
+    deadline = time.monotonic() + MAX_SCAN_S
+    for path in islice(python_files(root), MAX_FILES):
+        is_read = path != target and not _is_test(path.relative_to(root)) and time.monotonic() < deadline
+        file = _read(path, called) if is_read else None
+        if file is None:
+            continue
+        names = {name for name, _, _ in _imported(file, root, target, called)}
+        constants = {
+            node.targets[0].id: node.value
+            for node in file.tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        for call in file.calls:
+            if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names:
+                arguments = [_literal(each, constants) for each in call.args]
+                keywords = [ast.keyword(each.arg, _literal(each.value, constants)) for each in call.keywords]
+                yield ast.Call(call.func, arguments, keywords)
+
+
+def _literal(argument: ast.expr, constants: Mapping[str, ast.expr]) -> ast.expr:
+    value = constants.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
+    try:
+        ast.literal_eval(value)
+    except (ValueError, TypeError, RecursionError):
+        return ast.Name(UNKNOWN_NAME)
+    return value
 
 
 @dataclass(frozen=True)
@@ -190,29 +225,35 @@ def _names(file: _File, root: Path, operator: Operator) -> Iterator[tuple[str, s
         style = import_style(file.path, file.tree)
         yield operator.called, import_statement(file.path, operator.out, operator.name, style)
         return
+    for name, module, level in _imported(file, root, operator.file, operator.called):
+        yield name, _import_of(module, level, operator)
+
+
+def _imported(file: _File, root: Path, target: Path, called: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the names under which another file calls `called` of the target's file, each with the module that it
+    imports, and its level."""
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if _is_module(alias.name, 0, file, root, operator):
-                    yield f"{alias.asname or alias.name}.{operator.called}", _import_of(alias.name, 0, operator)
+                if _is_module(alias.name, 0, file, root, target):
+                    yield f"{alias.asname or alias.name}.{called}", alias.name, 0
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 inside = f"{node.module}.{alias.name}" if node.module else alias.name
-                if alias.name == operator.called and _is_module(node.module or "", node.level, file, root, operator):
-                    yield alias.asname or alias.name, _import_of(node.module or "", node.level, operator)
-                elif _is_module(inside, node.level, file, root, operator):
-                    statement = _import_of(inside, node.level, operator)
-                    yield f"{alias.asname or alias.name}.{operator.called}", statement
+                if alias.name == called and _is_module(node.module or "", node.level, file, root, target):
+                    yield alias.asname or alias.name, node.module or "", node.level
+                elif _is_module(inside, node.level, file, root, target):
+                    yield f"{alias.asname or alias.name}.{called}", inside, node.level
 
 
-def _is_module(module: str, level: int, file: _File, root: Path, operator: Operator) -> bool:
+def _is_module(module: str, level: int, file: _File, root: Path, target: Path) -> bool:
     """Check whether an import names the target's file."""
     parents = list(file.path.parents)
     above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
     bases = parents[level - 1 : level] if level else [*above, root / "src"]
     parts = [part for part in module.split(".") if part]
     files = ("/".join([*parts, "__init__"]), "/".join(parts))
-    return any(base / f"{file}.py" == operator.file for base in bases for file in files if file)
+    return any(base / f"{file}.py" == target for base in bases for file in files if file)
 
 
 def _import_of(module: str, level: int, operator: Operator) -> str:

@@ -51,6 +51,8 @@ class PythonFile:
     pragmas: tuple[PragmaLine, ...]
     origins: tuple[Path, ...] = ()
     """The files that led here by imports, this one last. Empty for a text whose imports are not followed."""
+    elsewhere: tuple[tuple[str, ast.Call], ...] = ()
+    """Calls in other files, each by the name that this file has for what is called."""
 
     def definition(self, symbol: str) -> Definition | None:
         """Return the function or class named by a dotted symbol, including methods inherited within the file. Of
@@ -181,11 +183,13 @@ class PythonFile:
 
     @cached_property
     def calls(self) -> dict[str, list[ast.Call]]:
-        """Return the file's calls by the plain name that is called."""
+        """Return the calls by the plain name that is called: the file's own, then those of other files."""
         found: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 found.setdefault(node.func.id, []).append(node)
+        for name, call in self.elsewhere:
+            found.setdefault(name, []).append(call)
         return found
 
     @cached_property

@@ -429,7 +429,8 @@ def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[
     required = [p.name for p in subject.parameters if p.name in names and not p.has_default]
     has_none = not items and not pragma.says_inputs
     if not (has_none and subject.defines("get_inputs")) and (required or (has_none and names)):
-        yield subject.function.lineno, proposal.pragma(required or names)
+        shown = [name for name in names if name in (required or names) or name in proposal.called]
+        yield subject.function.lineno, proposal.pragma(shown)
     if proposal.sizes:
         yield subject.function.lineno, proposal.sizes_pragma
 

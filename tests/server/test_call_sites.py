@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.engine.messages import ResultFile, RunResult
+from kernel_lsp.engine.messages import ResultFile, RunList, RunResult
 
 from .client import VSCODE, initialized
 from .fake_engine import write_script
@@ -49,6 +49,22 @@ async def test_every_call_site_is_offered_once_the_operator_is_applied(tmp_path:
         assert new_texts(edit)["train.py"] == USED
         assert set(new_texts(edit)) == {"scale.py", "train.py"}
         assert [a["needsConfirmation"] for a in edit["edit"]["changeAnnotations"].values()] == [True]
+
+
+async def test_a_use_before_the_archive_is_read_waits_for_it(tmp_path: Path) -> None:
+    path = scripted(tmp_path)
+    (tmp_path / ".kernel-lsp" / "archive.sqlite3").touch()
+    run = run_of_scale(path)
+    run.out.mkdir()
+    (run.out / "scale.py").write_text("def use_scale(original): ...\n")
+    listed = {"result": RunList(runs=(run,)).model_dump(mode="json")}
+    write_script(tmp_path / "script", runs=[{"until": str(tmp_path / "read")}, listed])
+    answers = {"workspace/applyEdit": lambda _: {"applied": True}}
+    async with initialized(tmp_path, VSCODE, answers, engine_script=tmp_path / "script", trusted=True) as editor:
+        await editor.command("useEverywhere", uri=editor.open(path), symbol="scale")
+        (tmp_path / "read").touch()
+        await editor.until(lambda: editor.asked("workspace/applyEdit") or editor.said("window/showMessage"))
+        assert new_texts(editor.asked("workspace/applyEdit")[0])["train.py"] == USED
 
 
 async def test_revert_takes_back_every_file(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ async def offer_call_sites(state: State, result: RunResult) -> None:
 async def use_everywhere(state: State, path: Path, symbol: str) -> None:
     """Use a target's newest operator at every call in the workspace."""
     run = state.knowledge.last_result(path, symbol)
+    if run is None:  # the archive may not have been read yet: the first command starts the engine that reads it
+        await state.load_runs(find_workspace(path.parent))
+        run = state.knowledge.last_result(path, symbol)
     if run is None or not is_offered(run.out, run.name):
         state.client.inform(f"{symbol} has no operator yet: optimize it first")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -60,12 +61,13 @@ class Signature:
 @dataclass(frozen=True)
 class Proposal:
     """Proposed values by parameter, as a pragma spells them: constructor arguments, inputs, and sizes of named dims.
-    `objects` are constructor arguments that no pragma can spell."""
+    `objects` are constructor arguments that no pragma can spell, `called` inputs with a default that a call gives."""
 
     init: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     objects: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
 
     def pragma(self, names: Sequence[str]) -> str:
         """Return ``# kernel-lsp: x=f32[1024, 4096], eps=1e-6`` for some parameters."""
@@ -125,6 +127,7 @@ _SIZES = (
 """Example constructor arguments by name, from what PyTorch code commonly calls things."""
 
 
+_NUMBER_KINDS = ("none", "float", "int", "bool")
 N_READINGS = 2
 """Readings of the function: a rank that a later line fixes says what `x.shape[1]` above it is."""
 
@@ -135,6 +138,7 @@ class _Inference:
         self._dims: dict[str, Dim] = {name: Dim(size) for name, size in signature.pragma.sizes.items()}
         self._arrays: dict[str, Array] = {}
         self._numbers: dict[str, str] = {}
+        self._called: list[str] = []
         self._interpreter = Interpreter(signature.source, lambda node, name: _value(_guess(name, "none")))
 
     def proposal(self) -> Proposal:
@@ -149,6 +153,7 @@ class _Inference:
             inputs=inputs,
             sizes={name: str(self._size(dim, _DEFAULT_SIZE)) for name, dim in self._unsized().items()},
             objects=tuple(_objects(constructor, init)) if constructor is not None else (),
+            called=tuple(self._called),
         )
 
     def _init(self) -> dict[str, str]:
@@ -164,7 +169,7 @@ class _Inference:
         return known | {p.name: _guess(p.name, annotation_kind(p.annotation)) for p in missing if p.name not in known}
 
     def _called_with(self, names: Sequence[str], missing: Sequence[Parameter]) -> dict[str, str]:
-        """Return the arguments of the first call in the file that gives all missing ones as numbers or strings."""
+        """Return the arguments of the first call that gives all missing ones as numbers or strings."""
         assert self._signature.owner is not None
         for call in self._signature.source.calls.get(self._signature.owner.name, ()):
             pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords if k.arg)]
@@ -180,7 +185,11 @@ class _Inference:
             number = self._signature.pragma.numbers.get(parameter.name)
             if number is not None:
                 scope[parameter.name] = number.value
-            elif (text := self._number_in_calls(parameter) or _number_text(parameter)) is not None:
+            elif given := self._number_in_calls(parameter):
+                self._numbers[parameter.name] = given
+                scope[parameter.name] = _value(given)
+                self._called += [parameter.name] if parameter.has_default else []
+            elif (text := _number_text(parameter)) is not None:
                 self._numbers[parameter.name] = text
                 scope.setdefault(parameter.name, _value(text))
             elif not parameter.has_default or parameter.name in self._signature.pragma.tensors:
@@ -188,16 +197,15 @@ class _Inference:
         return scope
 
     def _number_in_calls(self, parameter: Parameter) -> str:
-        """Return the number that the first call in the file gives for a parameter of a function whose text names no
-        kind of it; empty where no call gives one."""
+        """Return the number that a call gives for a parameter of a function; empty where none gives one."""
         signature = self._signature
-        if signature.owner is not None or parameter.has_default or annotation_kind(parameter.annotation) != "none":
+        if signature.owner is not None or annotation_kind(parameter.annotation) not in _NUMBER_KINDS:
             return ""
         names = [each.name for each in signature.parameters]
         for call in signature.source.calls.get(signature.function.name, ()):
             pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
             values = [self._interpreter.value(given, {}) for name, given in pairs if name == parameter.name]
-            if values and isinstance(values[0], bool | int | float):
+            if values and isinstance(values[0], bool | int | float) and math.isfinite(values[0]):
                 return repr(values[0])
         return ""
 
