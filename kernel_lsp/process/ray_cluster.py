@@ -27,9 +27,11 @@ from kernel_lsp.process.supervisor import MAX_MESSAGE_BYTES, _start, kill_group,
 
 BRIDGE = Path(__file__).with_name("ray_bridge.py")
 REACH_S = 5.0
-"""Seconds for the address to take a connection. Ray itself would try for half a minute, or for ever."""
+"""Seconds for the address to take a connection and to answer. Ray itself would try for half a minute, or for ever."""
 START_S = 16.0
-"""Seconds to join a cluster: with the command's own start, less than 20 s."""
+"""Seconds to reach and join a cluster and to start its first slots: with the command's own start, less than 20 s."""
+MIN_SLOT_S = 8.0
+"""Seconds that a first slot has at least, however long joining took."""
 SETTINGS = 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 """First bytes of a gRPC client: HTTP/2's preface and an empty frame of settings (RFC 9113). A server's first frame is
@@ -77,10 +79,11 @@ class RayCluster:
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
         self._folder, self._is_ready = Path(), False
-        self.n_gpus = 0
+        self.n_gpus, self._entered_s = 0, 0.0
 
     async def __aenter__(self) -> RayCluster:
         """Raises EnvironmentProblem."""
+        self._entered_s = _now_s()
         if self.address.address:
             await _reach(self.address.address)
         self._folder = Path(tempfile.mkdtemp(prefix=f"kernel-lsp-{os.getpid()}-", dir=_parent()))
@@ -105,6 +108,12 @@ class RayCluster:
         if self._process is None:
             raise RuntimeError("the bridge was not started")
         return self._process.pid
+
+    @property
+    def slot_deadline_s(self) -> float:
+        """Return the seconds that the first slots have: joining a cluster counts, starting a Ray of our own does not."""
+        joined_s = _now_s() - self._entered_s if self.address.address else 0.0
+        return max(MIN_SLOT_S, self.address.wait_s - joined_s)
 
     def slot(self, number: int) -> RaySlot:
         """Return one slot."""
@@ -137,7 +146,7 @@ class RayCluster:
         self._log = asyncio.create_task(_discard(self._process.stderr))
         assert self._process.stdout is not None
         try:
-            async with asyncio.timeout(self._start_s()):
+            async with asyncio.timeout_at(self._entered_s + self._start_s()):
                 line = await self._process.stdout.readline()
         except TimeoutError:
             raise _silent(self.address.name) from None
@@ -165,7 +174,7 @@ class RayCluster:
         return scrubbed_environment({**ray, "RAY_USAGE_STATS_ENABLED": "0", **self._environment})
 
     def _start_s(self) -> float:
-        """Return the seconds to join: those that the user gives the first slot, too."""
+        """Return the seconds to reach and join: those that the user gives the first slot, too."""
         return max(START_S, self.address.wait_s) if self.address.address else EMBEDDED_START_S
 
 
@@ -184,7 +193,7 @@ class RaySlot(Place):
     @property
     def greeting_deadline_s(self) -> float:  # type: ignore[override]  # an attribute there
         """Return the seconds until a worker can be started: Ray may wait for a GPU."""
-        return self.reconnect_s if self.was_reached else self._cluster.address.wait_s
+        return self.reconnect_s if self.was_reached else self._cluster.slot_deadline_s
 
     async def open(self, _: Link) -> Stream:
         """Connect to the bridge."""
@@ -210,7 +219,7 @@ class RaySlot(Place):
     def silence(self) -> EnvironmentProblem:
         """Return the error of a slot that Ray does not start."""
         return EnvironmentProblem(
-            f"{self.name} did not start within {self.greeting_deadline_s:g} s: no GPU came free",
+            f"{self.name} did not start in time: no GPU came free",
             next_step=_more_gpus(self._cluster.address),
         )
 
@@ -221,12 +230,16 @@ def _parent() -> str:
     return usual if len(usual) <= MAX_FOLDER_CHARACTERS else "/tmp"
 
 
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 async def _reach(address: str) -> None:
     """Connect once, and see whether gRPC answers. Raises EnvironmentProblem."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
-    step = "start it with `ray start --head`, or correct the address"
+    step, ends_s = "start it with `ray start --head`, or correct the address", _now_s() + REACH_S
     try:
-        async with asyncio.timeout(REACH_S):
+        async with asyncio.timeout_at(ends_s):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except TimeoutError:
         raise EnvironmentProblem(
@@ -236,19 +249,19 @@ async def _reach(address: str) -> None:
         what = "its name is not known" if error.errno is None or error.errno < 0 else "it refuses connections"
         raise EnvironmentProblem(f"{address}: {what}", next_step=step) from None
     try:
-        if not await _speaks_grpc(reader, writer):
+        if not await _speaks_grpc(reader, writer, ends_s):
             raise _silent(address)
     finally:
         writer.close()
 
 
-async def _speaks_grpc(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def _speaks_grpc(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends_s: float) -> bool:
     """Check whether a server answers HTTP/2, as Ray's do. With TLS, that shows when Ray joins."""
     if os.environ.get("RAY_USE_TLS", "0") != "0":
         return True
     writer.write(PREFACE)
     try:
-        async with asyncio.timeout(REACH_S):
+        async with asyncio.timeout_at(ends_s):
             return (await reader.readexactly(4))[3] == SETTINGS
     except (TimeoutError, OSError, asyncio.IncompleteReadError):
         return False
@@ -281,7 +294,8 @@ def _problem(name: str, why: str, message: str) -> EnvironmentProblem:
 def _more_gpus(address: RayAddress) -> str:
     if not address.address:
         return "use --device cpu, or name a cluster: --device ray://HOST:10001"
-    return f"see `ray status`; where an autoscaler adds machines, let it: {address.address}?slots=4&wait=600"
+    device = address.address if "://" in address.address else "ray"
+    return f"see `ray status`; where an autoscaler adds machines, let it: --device '{device}?slots=4&wait=600'"
 
 
 async def _discard(stream: asyncio.StreamReader | None) -> None:

@@ -33,7 +33,7 @@ RELAY = WORKER_FOLDER / "relay.py"
 LAUNCHER = Path(__file__).with_name("confined_worker.py")
 LOADER = "import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),sys.argv[1],sys.argv[2]))"
 """Program of the command line there: it runs the relay's text, which comes over stdin."""
-GREETING_DEADLINE_S = 16.0
+GREETING_DEADLINE_S = 13.0
 """Seconds from starting ssh to the relay's greeting: with the command's own start, less than 20 s."""
 START_DEADLINE_S = 60.0
 """Seconds to send the worker's files, 0.7 MB, over a slow connection."""

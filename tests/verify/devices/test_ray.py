@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process import ray_cluster as ray_cluster_module
-from kernel_lsp.process.ray_cluster import RayAddress, RayCluster, _problem
+from kernel_lsp.process.ray_cluster import MIN_SLOT_S, START_S, RayAddress, RayCluster, _problem
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.tree import descendants
@@ -79,6 +80,21 @@ async def test_a_slot_that_no_gpu_is_free_for_is_named(ray_cluster: RayCluster) 
     async with RemoteWorker(ray_cluster.slot(0)), RemoteWorker(ray_cluster.slot(1)):
         with pytest.raises(EnvironmentProblem, match="no GPU came free"):
             await RemoteWorker(slot).__aenter__()
+
+
+async def test_the_first_slot_has_what_joining_the_cluster_left_of_the_wait() -> None:
+    cluster = RayCluster(RayAddress("ray://head:10001"))
+    for joined_s, left_s in ((0.0, START_S), (5.0, START_S - 5.0), (START_S, MIN_SLOT_S)):
+        cluster._entered_s = asyncio.get_running_loop().time() - joined_s
+        assert cluster.slot(0).greeting_deadline_s == pytest.approx(left_s, abs=0.5)
+
+
+@pytest.mark.parametrize(("address", "device"), [("ray://head:10001", "ray://head:10001"), ("head:6379", "ray")])
+def test_a_cluster_without_a_free_gpu_is_told_with_a_device_that_can_be_given(address: str, device: str) -> None:
+    step = RayCluster(RayAddress(address)).slot(0).silence().next_step
+    given = re.findall(r"--device '(.*)'", step)
+    assert [name.partition("?")[0] for name in given] == [device]
+    assert parse_device(*given)
 
 
 async def check_unreachable(address: str, words: str) -> None:
