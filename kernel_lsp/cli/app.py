@@ -247,6 +247,9 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="Where --format writes. A DIR for parquet gets splits and a card."),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Profile and lint the kernels of a Parquet DIR: seconds for each.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="What the package is imported as. Default: OPERATOR_cuda.")] = None,
     task: Annotated[
         str | None, typer.Option("--task", metavar="TARGET", help="What a .cu computes. Default: its `task:` line.")
@@ -262,10 +265,11 @@ def export(
     """
     import kernel_lsp.cli.export as command
 
-    if dataset is not None:
-        raise typer.Exit(command.export_dataset(source, out or Path(f"dataset.{dataset}"), dataset, as_json))
-    forms = {"package": package, "operator": operator}
     overrides = {"device": device, "target_gpu": gpu, "python": python}
+    if dataset is not None:
+        out, profiled = out or Path(f"dataset.{dataset}"), overrides if profile else None
+        raise typer.Exit(command.export_dataset(source, out, dataset, profiled, as_json))
+    forms = {"package": package, "operator": operator}
     raise typer.Exit(command.main(source, forms, task, name, overrides, as_json))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,9 @@ from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.dataset import Format, rows, write_dataset
+from kernel_lsp.evolve.archive.dataset import Format, parquet_module, rows, write_dataset
 from kernel_lsp.evolve.archive.dataset_folder import write_folder
+from kernel_lsp.evolve.archive.dataset_profiles import Profiles, profile_runs
 from kernel_lsp.evolve.run.export_source import Winner, archived_winner, checked_winner
 from kernel_lsp.evolve.run.optimize import describe_verification
 from kernel_lsp.export.package.project import PackageParts, Provenance, default_package_name, sha256_of, write_package
@@ -157,17 +159,26 @@ class DatasetWritten(Noun):
 
 
 @console.command
-async def export_dataset(run: str, out: Path, form: str, as_json: bool) -> int:
+async def export_dataset(run: str, out: Path, form: str, overrides: Mapping[str, Any] | None, as_json: bool) -> int:
+    """Export a dataset; with `overrides`, which are those of the settings, kernels are profiled for it."""
     if form not in FORMATS:
         raise UserError(f"there is no format '{form}'", next_step=f"formats: {', '.join(FORMATS)}")
+    is_folder = form == "parquet" and not out.suffix
+    if overrides is not None and not is_folder:
+        raise UserError("profiles are columns of a folder", next_step="give --format parquet --out DIR")
     workspace = find_workspace(Path.cwd())
     if not (workspace / FOLDER_NAME).exists():
         raise UserError("there are no runs here", file=str(workspace), next_step="kernel-lsp optimize TARGET --model M")
     with Archive(workspace) as archive:
         records = archive.runs() if run == ALL_RUNS else [archive.run(run)]
         runs = tuple(record.run_id for record in reversed(records))
-        if form == "parquet" and not out.suffix:
-            n_rows = write_folder(archive, runs, out).n_rows
+        if is_folder:
+            profiles: Profiles = {}
+            if overrides is not None:
+                parquet_module()  # before minutes of profiles
+                settings = load_settings(Path.cwd(), overrides)
+                profiles = await profile_runs(archive, runs, settings, partial(console.stderr.print, markup=False))
+            n_rows = write_folder(archive, runs, out, profiles).n_rows
         else:
             found = itertools.chain.from_iterable(rows(archive, id_) for id_ in runs)
             n_rows = write_dataset(found, out, FORMATS[form])

@@ -111,7 +111,7 @@ class RayCluster:
 
     @property
     def slot_deadline_s(self) -> float:
-        """Return the seconds that the first slots have: joining a cluster counts, starting a Ray of our own does not."""
+        """Return the seconds left for the first slots. Joining a cluster counts, starting a Ray of our own does not."""
         joined_s = _now_s() - self._entered_s if self.address.address else 0.0
         return max(MIN_SLOT_S, self.address.wait_s - joined_s)
 

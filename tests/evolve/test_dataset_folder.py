@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.measurement import Comparison, Measurement, TimedBaseline
+from kernel_lsp.core.profile import EagerKernel, ProfileReport, ToolRun
 from kernel_lsp.core.verdict import CaseResult, Correct, Mismatch
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows
@@ -21,6 +24,7 @@ from kernel_lsp.evolve.archive.dataset_folder import (
     truth_of,
     write_folder,
 )
+from kernel_lsp.evolve.archive.dataset_profiles import profile_columns
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
 from tests.evolve.world import TASK, World, reply, verdict_of
@@ -69,6 +73,43 @@ async def test_the_folder_loads_with_datasets_and_pandas(tmp_path: Path, monkeyp
     assert [list(each) for each in frame["signatures"]] == loaded["signatures"][:] == expected["signatures"].to_pylist()
     assert sorted(frame["Correct"]) == sorted(loaded["Correct"]) == [False, True]
     assert frame["reward"].dtype == "int64"
+
+
+async def test_the_module_and_level_are_those_of_the_tasks_file_unless_it_changed(tmp_path: Path) -> None:
+    run_id, file = await archived(tmp_path), tmp_path / "level2" / "task.py"
+    file.parent.mkdir()
+    file.write_text("class Model: ...\n")
+    with Archive(tmp_path) as archive:
+        archive.save_task(run_id, TASK.model_copy(update={"source_file": str(file)}).model_dump_json())
+        for mtime, expected in ((1.0, {"class Model: ...\n"}), (4e9, {None})):
+            os.utime(file, (mtime, mtime))
+            (name,) = write_folder(archive, [run_id], tmp_path / "dataset").files
+            found = pyarrow.parquet.read_table(tmp_path / "dataset" / name).to_pylist()
+            assert {row["Level_ID"] for row in found} == {2}
+            assert {row["PyTorch_Code_Module"] for row in found} == expected
+            card = (tmp_path / "dataset" / "README.md").read_text()
+            assert ("PyTorch_Code_Module" in card.split("without a value in any row: ")[1].split(".")[0]) == (mtime > 1)
+
+
+def test_profile_columns_are_null_where_a_tool_did_not_run() -> None:
+    lint = Finding(code="bugprone-x", severity=Severity.INFORMATION, message="m", source="clang-tidy")
+    ran = (ToolRun(tool="clang-tidy", status="ran"), ToolRun(tool="compute-sanitizer", status="absent"))
+    counted = {"file": "k.cu", "device": "H200", "date": "", "shapes": {}, "time_us": 1.0, "floor_us": 1.0}
+    report = ProfileReport(kind="executor", floor_basis="", kernels=(), findings=(lint,), tools=ran, **counted)
+    found = profile_columns(report)
+    assert json.loads(found.pop("Clang_Tidy") or "")[0]["code"] == "bugprone-x"
+    assert set(found.values()) == {None}
+    sanitized = ToolRun(tool="compute-sanitizer memcheck", status="ran")
+    measured = report.model_copy(
+        update={
+            "kind": "measured",
+            "tools": (*ran[:1], sanitized),
+            "eager": (EagerKernel(name="e", n_calls=1, time_us=2.0),),
+        }
+    )
+    on_gpu = profile_columns(measured)
+    assert (on_gpu["Sanitizer"], on_gpu["NCU_Profile"]) == ("[]", "[]")
+    assert json.loads(on_gpu["Torch_Profile"] or "")[0]["time_us"] == 2.0
 
 
 async def test_a_judgement_has_its_reply_and_truth(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +18,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Correct, Mismatch, Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, parquet_module, rows
+from kernel_lsp.evolve.archive.dataset_profiles import PROFILE_COLUMNS, Profiles, profile_columns
 from kernel_lsp.evolve.archive.model_records import ModelRecords
 from kernel_lsp.llm.judges.calibration import Judgement, JudgeName
 from kernel_lsp.llm.request import Replied
@@ -33,8 +36,8 @@ ORDER: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
 """Order in which faults show: a kernel that does not compile says nothing of its numerics."""
 EAGER, COMPILED = "eager", "compile"
 US_PER_MS = 1000.0
-ABSENT = ("Level_ID", "PyTorch_Code_Module", "NCU_Profile", "Torch_Profile", "Clang_Tidy", "Sanitizer")
-"""Columns that an archive has no values for: task levels, module texts, and profilers' and linters' outputs."""
+LEVEL = re.compile(r"level[ _-]?(\d)(?!\d)", re.IGNORECASE)
+"""A folder's or file's name that tells the level of a KernelBench task."""
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARES = {"train": 80, "validation": 10, "test": 10}
@@ -51,30 +54,36 @@ class FolderWritten(Noun):
         return sum(n for name, n in self.files.items() if name.startswith(KERNELS))
 
 
-def write_folder(archive: Archive, run_ids: Sequence[str], folder: Path) -> FolderWritten:
+def write_folder(
+    archive: Archive, run_ids: Sequence[str], folder: Path, profiles: Profiles | None = None
+) -> FolderWritten:
     """Write both tables of these runs, each split a file, and the card. Empty splits get no file. Raises OSError;
     EnvironmentProblem without pyarrow."""
     parquet_module()
     found = [row for run_id in run_ids for row in rows(archive, run_id)]
     families = {run_id: _family(archive, run_id) for run_id in run_ids}
+    modules = {run_id: _module(archive, run_id) for run_id in run_ids}
     splits = split_rows([_keys(row, families[row.run_id]) for row in found])
     tables: dict[str, list[dict[str, Any]]] = {}
     judged: dict[str, list[dict[str, Any]]] = {}
     for row, split in zip(found, splits, strict=True):
         origin = {"family": families[row.run_id], "split": split, "sources": _sources(archive, row.run_id)}
-        tables.setdefault(split, []).append({**row.model_dump(mode="json"), **published_columns(row), **origin})
+        profiled = profile_columns((profiles or {}).get((row.run_id, row.candidate_id)))
+        published = {**published_columns(row), **modules[row.run_id], **profiled}
+        tables.setdefault(split, []).append({**row.model_dump(mode="json"), **published, **origin})
         judged.setdefault(split, []).extend(
             {**each.model_dump(mode="json"), "family": origin["family"], "split": split}
             for each in judgement_rows(archive, row)
         )
     folder.mkdir(parents=True, exist_ok=True)
     files = _write(KERNELS, tables, folder) | _write(JUDGEMENTS, judged, folder)
-    (folder / CARD).write_text(card_text(files, len(run_ids)), encoding="utf-8")
+    empty = _empty_columns([row for found in tables.values() for row in found])
+    (folder / CARD).write_text(card_text(files, len(run_ids), empty), encoding="utf-8")
     return FolderWritten(files=files)
 
 
-def card_text(files: Mapping[str, int], n_runs: int) -> str:
-    """Return the dataset card: the loaders' configuration, what is in it, and how it was split."""
+def card_text(files: Mapping[str, int], n_runs: int, empty: Sequence[str]) -> str:
+    """Return the dataset card: the loaders' configuration, what is in it and what not, and how it was split."""
     lines = ["---", "pretty_name: CUDA kernels judged by kernel_lsp", "tags:", "- code", "- cuda", "configs:"]
     for table in (KERNELS, JUDGEMENTS):
         own = [name for name in files if name.startswith(f"{table}/")]
@@ -88,8 +97,12 @@ def card_text(files: Mapping[str, int], n_runs: int) -> str:
     lines += [
         *("", "## Tables", ""),
         f"`{KERNELS}`: one row for each version of a proposal. Columns of kernel_lsp: {', '.join(kernel_columns)}.",
-        "Columns named as in the AI CUDA Engineer's archive begin with a capital; times there are in milliseconds. "
-        f"Without values: {', '.join(ABSENT)}.",
+        "Columns named as in the AI CUDA Engineer's archive begin with a capital; times there are in milliseconds.",
+        "",
+        f"Columns without a value in any row: {', '.join(empty) or 'none'}. Times are of runs on a GPU. "
+        f"{', '.join(PROFILE_COLUMNS)} are of `kernel-lsp export all --format parquet --out DIR --profile`: the first, "
+        "second and last need a GPU and its tools, the third clang-tidy. PyTorch_Code_Module is null where the task's "
+        "file is gone or was changed after its run, Level_ID where no folder names a level.",
         "",
         f"`{JUDGEMENTS}`: one row for each judgement of a model, with its prompt, reply and truth. "
         f"Columns: {', '.join(JudgementRow.model_fields)}, family, split. "
@@ -102,6 +115,23 @@ def card_text(files: Mapping[str, int], n_runs: int) -> str:
         "and may hold the user's own code. `time_kind` tells measured times from estimates.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _empty_columns(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in (found[0] if found else ()) if all(row[name] is None for row in found)]
+
+
+def _module(archive: Archive, run_id: str) -> dict[str, Any]:
+    """Return the text of the task's file, unless it is gone or was changed after the run began, and its level."""
+    run = archive.run(run_id)
+    file = Path(Task.model_validate_json(run.task_json).source_file) if run.task_json is not None else Path()
+    level = LEVEL.search(str(file))
+    try:
+        is_same = file.stat().st_mtime <= datetime.fromisoformat(run.started).timestamp()
+        text = file.read_text(encoding="utf-8") if is_same else None
+    except (OSError, UnicodeDecodeError):
+        text = None
+    return {"Level_ID": int(level[1]) if level else None, "PyTorch_Code_Module": text}
 
 
 def _family(archive: Archive, run_id: str) -> str:
@@ -218,7 +248,6 @@ def published_columns(row: Row) -> dict[str, Any]:
         "Correct": row.outcome == "correct",
         "Max_Diff": _max_diff(verdict),
         "Error": "" if row.outcome == "correct" else row.feedback,
-        **dict.fromkeys(ABSENT, None),
     }
 
 

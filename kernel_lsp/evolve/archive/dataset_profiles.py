@@ -1,0 +1,71 @@
+"""Profile the correct kernels of archived runs for a dataset's profiler, linter and sanitizer columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kernel_lsp.config import Settings
+from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.profile import ProfileReport
+from kernel_lsp.errors import KernelLspError
+from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.run.request import OptimizeRequest
+from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.toolchain.tools.clang_tidy import SOURCE as CLANG_TIDY
+from kernel_lsp.toolchain.tools.sanitizer import SOURCE as SANITIZER
+from kernel_lsp.verify.profile.profile import profile_candidate
+from kernel_lsp.verify.session.session import Session
+
+Profiles = Mapping[tuple[str, str], ProfileReport]
+"""Reports by run and candidate."""
+PROFILE_COLUMNS = ("NCU_Profile", "Torch_Profile", "Clang_Tidy", "Sanitizer")
+
+
+async def profile_runs(
+    archive: Archive, run_ids: Sequence[str], settings: Settings, tell: Callable[[str], None]
+) -> Profiles:
+    """Return the profiles of the runs' correct kernels. A task that cannot be captured now is told and left out."""
+    found: dict[tuple[str, str], ProfileReport] = {}
+    for run_id in run_ids:
+        kernels = list(_correct_kernels(archive, run_id))
+        request = OptimizeRequest.model_validate(archive.run(run_id).request)
+        try:
+            async with Session(settings.model_copy(update={"python": request.python or settings.python})) as session:
+                source = read_target(request.target, request.directory)
+                task = await session.capture(source, with_backward=request.backward)
+                runs = (await session.verifier(source, task)).runs
+                for number, kernel in enumerate(kernels, start=1):
+                    tell(f"profiling kernel {number} of {len(kernels)} of run {run_id}")
+                    report = await profile_candidate(session, runs, task, kernel, f"{task.name}.cu")
+                    if isinstance(report, ProfileReport):
+                        found[run_id, kernel.id] = report
+        except KernelLspError as error:
+            tell(f"run {run_id} has no profiles: {error}")
+    return found
+
+
+def profile_columns(report: ProfileReport | None) -> dict[str, str | None]:
+    """Return the columns as JSON; null where a tool did not run."""
+    if report is None:
+        return dict.fromkeys(PROFILE_COLUMNS)
+    ran = {run.tool.partition(" ")[0] for run in report.tools if run.status == "ran"}
+    kernels = [kernel.model_dump(mode="json") for kernel in report.kernels] if report.kind == "measured" else None
+    eager = [kernel.model_dump(mode="json") for kernel in report.eager] if report.eager else None
+    return dict(zip(PROFILE_COLUMNS, map(_json, (kernels, eager, *_findings(report, ran))), strict=True))
+
+
+def _findings(report: ProfileReport, ran: set[str]) -> Iterator[list[Any] | None]:
+    for source in (CLANG_TIDY, SANITIZER):
+        own = [finding.model_dump(mode="json") for finding in report.findings if finding.source == source]
+        yield own if source in ran else None
+
+
+def _json(value: list[Any] | None) -> str | None:
+    return None if value is None else json.dumps(value)
+
+
+def _correct_kernels(archive: Archive, run_id: str) -> Iterator[Candidate]:
+    correct = {verdict.candidate_id for verdict in archive.verdicts(run_id) if verdict.is_correct}
+    return (candidate for candidate in archive.candidates(run_id) if candidate.id in correct)
