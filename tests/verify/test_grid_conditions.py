@@ -13,7 +13,7 @@ def conditions(*lines: str) -> GridConditions:
     """Return the conditions of a kernel that takes one int, in `%r1`."""
     body = "\n".join(f"    {line};" for line in ("ld.param.b32 %r1, [k_param_0]", *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u32 k_param_0\n)\n{{\n{body}\n}}\n"
-    return GridConditions(read_ptx(ptx).functions["k"].body)
+    return GridConditions(read_ptx(ptx).functions["k"])
 
 
 def outcome(found: GridConditions, number: float, grid: int = 1, cuda_type: str = "int") -> list[bool]:

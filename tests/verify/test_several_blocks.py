@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.probes.finder import finder_of
-from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
+from kernel_lsp.verify.probes.sizes import several_blocks_sizes
 from tests.verify.test_pointed_sizes import prepared
 
 WATCHED: list[Sizes] = [{"B": 7, "D": 5}, {"B": 3, "D": 1031}]

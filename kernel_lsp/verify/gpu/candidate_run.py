@@ -9,14 +9,14 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched, Stages
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched
+from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.timing.result import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 
 MAX_WAIT_BESIDE_S = 10.0
@@ -37,24 +37,15 @@ class _Judging:
     n_bytes: int
 
 
-@dataclass
-class _Found:
-    """The results of one run so far."""
-
-    results: list[CaseResult] = field(default_factory=list)
-    comparisons: dict[str, Comparison] = field(default_factory=dict)
-    fingerprints: dict[str, dict[str, int]] = field(default_factory=dict)
-    spreads: dict[tuple[str, str], float] = field(default_factory=dict)
-    scratch_bytes: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-
 class Attempt:
     """One run of all cases of a loaded candidate, and its timing."""
 
-    def __init__(self, kernel: GpuKernel, job: GpuJob, stages: Stages) -> None:
+    def __init__(self, kernel: GpuKernel, job: GpuJob, stages: StageTimes) -> None:
         self._kernel, self._job, self._stages = kernel, job, stages
-        self._found = _Found()
+        self._report = GpuReport()
+        self._fingerprints = dict[str, dict[str, int]]()
+        self._spreads = dict[tuple[str, str], float]()
+        self._scratch_bytes = dict[str, int]()
         self._judging: list[_Judging] = []
 
     async def run(self) -> GpuReport | GpuFailure:
@@ -66,11 +57,10 @@ class Attempt:
         finally:
             for task in (offering, *(judging.task for judging in self._judging)):
                 task.cancel()
-        if failure is not None:
-            return failure
-        if self._job.is_in_vain:
-            return GpuReport((), {}, ())
-        return GpuReport(tuple(self._found.results), self._found.comparisons, tuple(self._notes()))
+        if failure is None and self._job.is_in_vain:
+            return GpuReport()
+        self._report.notes += self._notes()
+        return failure or self._report
 
     async def _offer(self) -> None:
         """Prepare PyTorch's side of the timing in its own process meanwhile. Nothing is timed yet."""
@@ -101,7 +91,7 @@ class Attempt:
         if beside is not None and (os.cpu_count() or 1) < MANY_PROCESSORS:
             await asyncio.wait([beside], timeout=MAX_WAIT_BESIDE_S)
             if not beside.done() and self._job.timed:
-                self._found.notes.append("timed while executors still looked at other sizes: launches may have waited")
+                self._report.notes.append("timed while executors still looked at other sizes: launches may have waited")
 
     async def _run_cases(self) -> GpuFailure | None:
         """Run the ready cases in random order, so that a case cannot be recognised by its position. Copies are judged
@@ -152,7 +142,7 @@ class Attempt:
             result = await self._judging.pop(0).task
             if isinstance(result, Mismatch):
                 return result
-            self._found.results.append(result)
+            self._report.cases.append(result)
         return None
 
     def _n_waiting_bytes(self) -> int:
@@ -180,15 +170,15 @@ class Attempt:
             name = case.bound.name
             match await self._kernel.time(self._job.timer, self._operation(case)):
                 case Timed(comparison):
-                    self._found.comparisons[name] = comparison
+                    self._report.comparisons[name] = comparison
                 case NotTimed(reason):
-                    self._found.notes.append(f"{name}: not timed: {reason}")
+                    self._report.notes.append(f"{name}: not timed: {reason}")
                 case TimingFailure() as failure:
                     return verdict_of(failure, name, self._kernel.slot.facts.name)
         return None
 
     def _operation(self, case: DeviceCase) -> TimedOperation:
-        fingerprints = self._found.fingerprints.get(case.bound.name, {})
+        fingerprints = self._fingerprints.get(case.bound.name, {})
         built = self._job.build.built
         launched = {built.symbols[launch.kernel] for launch in case.bound.launches}
         return TimedOperation(
@@ -204,18 +194,18 @@ class Attempt:
     def _note_what_varied(self, case: DeviceCase, ran: Mapping[str, Any]) -> None:
         for name, spread in ran["spread"].items():
             key = (case.bound.name, name)
-            self._found.spreads[key] = max(self._found.spreads.get(key, 0.0), spread["relative_l2"])
+            self._spreads[key] = max(self._spreads.get(key, 0.0), spread["relative_l2"])
         if case in self._job.timed:
-            self._found.fingerprints[case.bound.name] = ran["fingerprints"]
-            self._found.scratch_bytes[case.bound.name] = ran["scratch_bytes"]
+            self._fingerprints[case.bound.name] = ran["fingerprints"]
+            self._scratch_bytes[case.bound.name] = ran["scratch_bytes"]
 
     def _notes(self) -> list[str]:
-        notes = self._found.notes + [
+        notes = [
             f"{operation}: '{output}' differs from run to run by up to {spread:.1e} (relative L2), within tolerance: "
             "atomics or a library add in no fixed order"
-            for (operation, output), spread in sorted(self._found.spreads.items())
+            for (operation, output), spread in sorted(self._spreads.items())
         ]
-        return notes + [_memory_note(case, self._found.scratch_bytes[case.bound.name]) for case in self._job.timed]
+        return notes + [_memory_note(case, self._scratch_bytes[case.bound.name]) for case in self._job.timed]
 
 
 async def _made(

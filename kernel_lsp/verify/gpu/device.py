@@ -19,18 +19,17 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.process.tasks import end_tasks
-from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles, Stages
-from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService, SlotWorker
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles
+from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService
 from kernel_lsp.verify.model.cases import StageTimes
 
 N_TRIES = 2
@@ -53,27 +52,19 @@ class GpuDevice:
 
     def __init__(
         self,
-        make_worker: Callable[[], SlotWorker],
-        index: int,
-        directory: Path,
-        compiler: Compiler,
+        slot: GpuSlot,
         *,
         lock_directory: Path | None = None,
-        place: str = "",
-        is_local: bool = True,
-        renews: bool = False,
     ) -> None:
-        """`make_worker` returns workers that are not started. `place` says where the GPU is, as in ``on user@host`` or
-        ``cuda:1``; empty for the one of this machine. `renews` is as `GpuSlot`'s."""
-        self._directory, self.place, self.is_local = directory, place, is_local
+        """`slot` has the worker that candidates run in, also for timing inside a turn."""
+        self.slot = slot
         self.lost_until = 0.0
         """Time of the monotonic clock up to which others take its candidates: its machine was lost."""
         self.load = Load()
         """Counts the candidates that run here or wait for that."""
-        self._slot = GpuSlot(make_worker, index, directory, compiler, renews=renews, place=place, is_local=is_local)
         self._lock_directory = lock_directory
         self._serial = itertools.count()
-        self._spare_files = SpareFiles(directory / "spare")
+        self._spare_files = SpareFiles(slot.directory / "spare")
         self.current_candidate = ""
         """The id of the candidate whose turn it is; empty between turns."""
         self._turns = Turns()
@@ -83,8 +74,8 @@ class GpuDevice:
 
     async def __aenter__(self) -> GpuDevice:
         """Raises EnvironmentProblem when torch does not see the GPU."""
-        await self._slot.__aenter__()
-        self._lock = GpuLock(self._slot.facts.uuid, directory=self._lock_directory)
+        await self.slot.__aenter__()
+        self._lock = GpuLock(self.slot.facts.uuid, directory=self._lock_directory)
         self._warming = asyncio.create_task(self._warm_up())
         return self
 
@@ -93,22 +84,22 @@ class GpuDevice:
 
     @property
     def facts(self) -> GpuFacts:
-        return self._slot.facts
+        return self.slot.facts
 
     @property
     def name(self) -> str:
         """Return the GPU's name and place."""
-        return f"{self._slot.facts.name} {self.place}".rstrip()
+        return f"{self.slot.facts.name} {self.slot.place}".rstrip()
+
+    @property
+    def is_local(self) -> bool:
+        """Check whether it is a GPU of this machine."""
+        return self.slot.is_local
 
     @property
     def index(self) -> int:
         """Return its index among the GPUs that torch sees."""
-        return self._slot.index
-
-    @property
-    def slot(self) -> GpuSlot:
-        """Return the worker that candidates run in, for timing inside a turn."""
-        return self._slot
+        return self.slot.index
 
     @asynccontextmanager
     async def turn(self, *, goes_on: bool = False) -> AsyncIterator[None]:
@@ -119,24 +110,24 @@ class GpuDevice:
 
     @asynccontextmanager
     async def prepare(
-        self, build: KernelBuild, stages: Stages | None = None
+        self, build: KernelBuild, stages: StageTimes | None = None
     ) -> AsyncIterator[GpuKernel | Crashed | TimedOut | Unsupported]:
         """Wait for a turn, make sure of a worker that can be trusted, and load the candidate into it."""
-        stages, directory = stages or StageTimes(), self._directory / f"gpu-{next(self._serial)}"
+        stages, directory = stages or StageTimes(), self.slot.directory / f"gpu-{next(self._serial)}"
         async with self._turns_with(directory, stages, build.candidate_id), self._running(build.candidate_id):
             with stages.stage("gpu worker"):
-                ready = await self._slot.ready()
+                ready = await self.slot.ready()
             if isinstance(ready, OutOfService):
                 yield Unsupported(message=ready.reason)
                 return
-            kernel = GpuKernel(self._slot, build, directory, stages, self._spare_files)
+            kernel = GpuKernel(self.slot, build, directory, stages, self._spare_files)
             with stages.stage("gpu load"):
                 failure = await kernel.load()
             yield failure or kernel
-            if not self._slot.renews:
+            if not self.slot.renews:
                 await kernel.unload()
 
-    async def evaluate(self, job: GpuJob, stages: Stages) -> GpuReport | GpuFailure:
+    async def evaluate(self, job: GpuJob, stages: StageTimes) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
         outside is replaced, and the candidate tried once more; after the loss of a connection, several times, and so
         where other processes occupy the memory."""
@@ -149,7 +140,7 @@ class GpuDevice:
                 with stages.stage("gpu memory of others"):
                     await asyncio.sleep(wait_s)
                 continue
-            loss = self._slot.loss
+            loss = self.slot.loss
             if loss is None or not loss.was_killed or (number >= N_TRIES and not loss.is_disconnected):
                 break
             if number >= MAX_DISCONNECTED:
@@ -159,13 +150,13 @@ class GpuDevice:
     async def close(self) -> None:
         """End its worker, and what warms it up."""
         await end_tasks(self._warming)  # no longer needed
-        await self._slot.__aexit__(None, None, None)
+        await self.slot.__aexit__(None, None, None)
 
     async def _warm_up(self) -> None:
         """Warm up before the first candidate, in a turn: another session may be timing one."""
         with suppress(KernelLspError):  # the next user of the GPU gets the error
             async with self.turn():
-                await self._slot.warm_up()
+                await self.slot.warm_up()
 
     @asynccontextmanager
     async def _running(self, candidate_id: str) -> AsyncIterator[None]:
@@ -176,7 +167,7 @@ class GpuDevice:
             self.current_candidate = ""
 
     @asynccontextmanager
-    async def _turns_with(self, directory: Path, stages: Stages, candidate_id: str) -> AsyncIterator[None]:
+    async def _turns_with(self, directory: Path, stages: StageTimes, candidate_id: str) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             with stages.stage("gpu wait"):
                 await stack.enter_async_context(self.turn(goes_on=candidate_id in self._begun))

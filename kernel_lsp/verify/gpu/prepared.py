@@ -16,10 +16,10 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundTensor
@@ -27,16 +27,9 @@ from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch,
 from kernel_lsp.errors import InternalError
 from kernel_lsp.verify.devices.device import CaseRun, DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.slot import GpuSlot, Lost, load_request, raise_if_environment
-from kernel_lsp.verify.model.cases import unjudged
+from kernel_lsp.verify.model.cases import StageTimes, unjudged
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 from kernel_lsp.verify.timing.result import TimedOperation, TimingOutcome
-
-
-class Stages(Protocol):
-    """Records how long each stage took; `progress.StageTimes` is one. `add_stage` is for concurrent stages."""
-
-    def stage(self, name: str) -> AbstractContextManager[None]: ...
-    def add_stage(self, name: str, elapsed_s: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -70,13 +63,13 @@ class GpuJob:
         return has_failed(self.beside)
 
 
-@dataclass(frozen=True)
+@dataclass
 class GpuReport:
-    """The candidate is correct on the GPU in every case."""
+    """The cases in which a candidate is correct on the GPU, and its times by operation."""
 
-    cases: tuple[CaseResult, ...]
-    comparisons: Mapping[str, Comparison]
-    notes: tuple[str, ...]
+    cases: list[CaseResult] = field(default_factory=list)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def has_failed(looking: asyncio.Task[CheckOutcome | None] | None) -> bool:
@@ -161,7 +154,7 @@ class GpuKernel:
     """A candidate that the worker of a slot has loaded."""
 
     def __init__(
-        self, slot: GpuSlot, build: KernelBuild, directory: Path, stages: Stages, spare_files: SpareFiles
+        self, slot: GpuSlot, build: KernelBuild, directory: Path, stages: StageTimes, spare_files: SpareFiles
     ) -> None:
         """`directory` is for the copies of outputs."""
         self.slot, self.build, self._directory, self._stages = slot, build, directory, stages

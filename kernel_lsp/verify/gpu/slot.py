@@ -135,10 +135,11 @@ class GpuSlot:
         is_local: bool = True,
     ) -> None:
         """`make_worker` returns a worker that is not started. `renews`: it answers `renew`, and every candidate gets a
-        process of its own. `place` and `is_local` are as `GpuDevice`'s."""
-        self._place, self._is_local = place, is_local
+        process of its own. `place` says where the GPU is, as in ``on user@host`` or ``cuda:1``; empty for the one of
+        this machine. What runs lies below `directory`."""
+        self.place, self.is_local, self.directory = place, is_local, directory
         self.index, self._make_worker, self.renews, self._is_used = index, make_worker, renews, False
-        self._directory, self._compiler = directory, compiler
+        self._compiler = compiler
         self._worker: SlotWorker | None = None
         self._standby: asyncio.Task[SlotWorker] | None = None
         self._is_suspect = False
@@ -155,8 +156,8 @@ class GpuSlot:
         if isinstance(opened, Lost):
             await self._close()
             raise EnvironmentProblem(
-                f"no worker on {f'GPU {self.index} {self._place}'.rstrip()}: {opened.message}",
-                next_step="use --device cpu" if self._is_local else TORCH_THERE,
+                f"no worker on {f'GPU {self.index} {self.place}'.rstrip()}: {opened.message}",
+                next_step="use --device cpu" if self.is_local else TORCH_THERE,
             )
         self.facts = opened
         return self
@@ -220,13 +221,13 @@ class GpuSlot:
     async def prepare_canary(self) -> Canary:
         """Build the canary, once. Raises EnvironmentProblem."""
         if self._canary is None:
-            self._canary = await build_canary(self._compiler, self.facts.architecture, self._directory)
+            self._canary = await build_canary(self._compiler, self.facts.architecture, self.directory)
         return self._canary
 
     async def warm_up(self) -> None:
         """Run what every candidate runs once, so that the first does not pay for first uses. Errors are ignored: they
         recur where they are reported."""
-        await self.ask("warm_up", {"path": str(self._directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
+        await self.ask("warm_up", {"path": str(self.directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
         request = {"device": self.index, "method": GRAPH}
         probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
         if isinstance(probe, Subject):
@@ -333,7 +334,7 @@ class GpuSlot:
 
     async def _prove(self) -> str:
         """Run the canary. Returns its problem, empty when there is none."""
-        canary, folder = await self.prepare_canary(), self._directory / f"canary-{self.n_replaced}"
+        canary, folder = await self.prepare_canary(), self.directory / f"canary-{self.n_replaced}"
         try:
             loaded = await self.ask("load", load_request(CANARY, canary.built), deadline_s=CANARY_DEADLINE_S)
             ran = await self.ask("check", _canary_request(canary, folder), deadline_s=CANARY_DEADLINE_S)

@@ -1,5 +1,6 @@
 """Choose sizes by a candidate's own code: both sides of its plan's predicates, beyond the large constants in its text,
-and every outcome of its kernels' launch-uniform predicates.
+and every outcome of its kernels' launch-uniform predicates, of one dim or of two, such as `if (B * D == 12345)`,
+`D == 100 * B`, and `B > 100 && D > 3000`. Nothing runs: plans are bound, and predicates evaluated, at each size tried.
 
 A kernel that is correct only up to a million elements, and a plan with an untested variant for long rows, pass every
 check at fixed sizes.
@@ -8,23 +9,23 @@ check at fixed sizes.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from kernel_lsp.core.expression import Call, Constant, Expression, parts
 from kernel_lsp.core.plan import BoundLaunch, Launch, LibraryStep, Operation
-from kernel_lsp.core.task import Symbol, Task
+from kernel_lsp.core.task import Symbol
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.errors import PlanError
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.toolchain.integrity.masking import mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, read_ptx
-from kernel_lsp.verify.model.cases import ALIGNMENTS, Sizes, clamped
+from kernel_lsp.toolchain.integrity.ptx_text import N_REMEMBERED, Function, read_ptx
+from kernel_lsp.verify.model.cases import ALIGNMENTS, Sizes
 from kernel_lsp.verify.probes.finder import CHEAP, COMPUTABLE, Budget, PlanFinder, distinct, with_new_outcomes
 from kernel_lsp.verify.probes.launch_uniform import UNROLLED, GridConditions
 from kernel_lsp.verify.probes.sizes import beyond, far_sizes
-from kernel_lsp.verify.probes.two_dim_conditions import paired_sizes
 
 MAX_SIZES = 6
 """Maximum sizes of each kind."""
@@ -46,6 +47,19 @@ MAX_COMPARED = 4
 """Maximum sizes from kernels' comparisons: each is another case."""
 MAX_TRIED = 160
 """Maximum sizes tried for them. One takes about 0.1 ms."""
+MAX_PAIRS = 3
+"""Maximum sizes of two dims at once: each is another case."""
+MAX_PAIRS_TRIED = 200
+"""Maximum sizes tried for them. One takes about 0.5 ms."""
+MAX_SCANNED = 1_200
+"""Maximum sizes scanned where two sides were equal nowhere yet: one in a thousand sizes has any given remainder by a
+three-digit number."""
+MAX_NUMBERS = 6
+"""Maximum constants for them, the largest ones: small ones are lanes and unrolled loops, and small cases have them."""
+MAX_DIVISORS = 4
+MAX_BASES = 6
+N_STEPS = 3
+"""Steps of a secant: predicates are mostly linear in one dim."""
 _INTEGER = re.compile(r"(?<![\w.])(?:0[xX](?P<hex>[0-9a-fA-F']+)|(?P<decimal>[1-9][0-9']*))[uUlL]*(?![\w.])")
 _POWER = re.compile(r"(?<![\w.])1[uUlL]*\s*<<\s*(?P<exponent>[0-9]{1,2})(?![\w.])")
 
@@ -63,7 +77,7 @@ def deciding_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
     numbers = sorted({n for expression in _deciding(finder.operation) for n in _integers(expression)})
     around = dict.fromkeys(size for number in numbers for size in (number, number + 1, number - 1))
     found: list[Sizes] = []
-    for sizes in _with_one_of(finder.task, around, known):
+    for sizes in _with_one_of(finder, around, known):
         if len(found) < MAX_SIZES and finder.is_possible(sizes):
             new = set(enumerate(finder.decisions(sizes))) - seen
             found += [sizes] if new else []
@@ -105,8 +119,7 @@ def compared_sizes(finder: PlanFinder, built: Built, known: Sequence[Sizes]) -> 
     tried = itertools.islice(_with_numbers(finder, decisions.numbers), MAX_TRIED)
     found = with_new_outcomes(tried, decisions.at, known, MAX_COMPARED)
     found += _thresholds(finder, decisions, [*known, *found])
-    numbers = sorted(n for n in decisions.numbers if n <= LARGEST_PRODUCT)
-    return [*found, *paired_sizes(finder, numbers, decisions.launches, [*known, *found])]
+    return [*found, *_paired_sizes(decisions, [*known, *found])]
 
 
 def larger_sizes(finder: PlanFinder, built: Built, known: Sequence[Sizes]) -> list[Sizes]:
@@ -140,7 +153,7 @@ class _Decisions:
     """The launch-uniform predicates of a kernel, evaluated at any size."""
 
     def __init__(self, finder: PlanFinder, built: Built) -> None:
-        self._finder = finder
+        self.finder = finder
         self._conditions = _conditions_of(built.ptx, tuple(built.symbols.items()))
         self.numbers = {n for conditions in self._conditions.values() for n in conditions.numbers}
 
@@ -164,15 +177,30 @@ class _Decisions:
         """Check whether some launch compares with an inner block."""
         return any(self._conditions[step.kernel].singles_out_a_block(step) for _, step in self._launches(sizes))
 
-    def launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch, GridConditions]]:
-        """Return the launches with their indices and predicates."""
-        return [(place, step, self._conditions[step.kernel]) for place, step in self._launches(sizes)]
+    def pairs(self, sizes: Sizes) -> set[tuple[object, ...]]:
+        """Return the outcomes of comparisons of each chosen value, alone and with every other one."""
+        found: set[tuple[object, ...]] = set()
+        for place, step in self._launches(sizes):
+            conditions = self._conditions[step.kernel]
+            outcomes = conditions.outcomes(step)
+            chosen = [one for one in outcomes if one[0] in conditions.chosen]
+            found |= {(place, step.kernel, one) for one in chosen}
+            found |= {(place, step.kernel, one, other) for one in chosen for other in outcomes}
+        return found
+
+    def distances(self, sizes: Sizes) -> dict[tuple[int, int], int]:
+        """Return the difference between the sides of each chosen equality, by its launch and index."""
+        return {
+            (place, nth): distance
+            for place, step in self._launches(sizes)
+            for nth, distance in self._conditions[step.kernel].distances(step).items()
+        }
 
     def _launches(self, sizes: Sizes) -> list[tuple[int, BoundLaunch]]:
         """Return the launches with their indices. Empty where the plan cannot be bound or launches a kernel that was
         not built."""
         try:
-            bound = self._finder.bind(sizes)
+            bound = self.finder.bind(sizes)
         except PlanError:
             return []
         launches = [(place, step) for place, step in enumerate(bound.steps) if isinstance(step, BoundLaunch)]
@@ -183,7 +211,7 @@ class _Decisions:
 def _conditions_of(ptx: str, symbols: tuple[tuple[str, str], ...]) -> Mapping[str, GridConditions]:
     """Return each kernel's predicates, by name expression."""
     functions = read_ptx(ptx).functions
-    return {name: GridConditions(functions[symbol].body if symbol in functions else ()) for name, symbol in symbols}
+    return {name: GridConditions(functions.get(symbol) or Function(symbol, ())) for name, symbol in symbols}
 
 
 def _with_numbers(finder: PlanFinder, numbers: Iterable[int]) -> Iterator[Sizes]:
@@ -305,10 +333,87 @@ def _integers(expression: Expression) -> set[int]:
     return {int(value) for value in values if value > 0 and (isinstance(value, int) or value.is_integer())}
 
 
-def _with_one_of(task: Task, around: Iterable[int], known: Sequence[Sizes]) -> Iterator[Sizes]:
+def _with_one_of(finder: PlanFinder, around: Iterable[int], known: Sequence[Sizes]) -> Iterator[Sizes]:
     """Yield small sizes, then known ones, with one symbol replaced by each of these sizes."""
-    small = {symbol.name: clamped(symbol, SMALL, 1) for symbol in task.symbols}
     for size in around:
-        for symbol in task.symbols if size > 0 else ():
-            for base in (small, *known):
-                yield {**base, symbol.name: clamped(symbol, size, 1)}
+        for symbol in finder.symbols if size > 0 else ():
+            for base in (finder.small(SMALL), *known):
+                yield finder.with_sizes(base, [symbol], size)
+
+
+def _paired_sizes(decisions: _Decisions, known: Sequence[Sizes]) -> list[Sizes]:
+    """Return sizes at which some comparison, or two together, have outcomes that they have at none of the `known` ones,
+    which no size of a single dim need have."""
+    finder = decisions.finder
+    if len(finder.symbols) < 2 or not any(decisions.pairs(sizes) for sizes in known):
+        return []
+    chosen = sorted(n for n in decisions.numbers if 1 < n <= LARGEST_PRODUCT)[-MAX_NUMBERS:]
+    computed = itertools.chain(_of_numbers(finder, chosen), _of_equal_sides(decisions, chosen))
+    possible = filter(finder.is_possible, itertools.islice(computed, MAX_PAIRS_TRIED))
+    found = with_new_outcomes(possible, decisions.pairs, known, MAX_PAIRS)
+    if len(found) < MAX_PAIRS and _has_sides_never_equal(map(decisions.distances, (*known, *found))):
+        scanned = filter(finder.is_possible, _one_by_one(finder))
+        found += with_new_outcomes(scanned, decisions.pairs, [*known, *found], 1)
+    return found
+
+
+def _has_sides_never_equal(distances: Iterable[Mapping[tuple[int, int], int]]) -> bool:
+    """Check whether the sides of some chosen comparison were equal nowhere."""
+    return bool(set.intersection(*({at for at, distance in some.items() if distance} for some in distances)))
+
+
+def _of_numbers(finder: PlanFinder, numbers: Sequence[int]) -> Iterator[Sizes]:
+    """Yield two dims whose product is a number, or just above it; two of the numbers, or just above both."""
+    for number in reversed(numbers):
+        root = math.isqrt(number)
+        for one, other in (*_factors(number), (root + 1, root + 1), (1, number)):
+            yield from _with_pair(finder, one, other)
+    for beyond_one, beyond_other in ((0, 0), (1, 1), (0, 1), (1, 0)):
+        for one, other in itertools.combinations(reversed(numbers), 2):
+            yield from _with_pair(finder, one + beyond_one, other + beyond_other)
+
+
+def _factors(number: int) -> list[tuple[int, int]]:
+    """Return pairs of factors above one, the closest to each other first."""
+    divisors = (d for d in range(math.isqrt(number), 1, -1) if number % d == 0)
+    return [(d, number // d) for d in itertools.islice(divisors, MAX_DIVISORS)]
+
+
+def _with_pair(finder: PlanFinder, one: int, other: int) -> Iterator[Sizes]:
+    for first, second in itertools.permutations(finder.symbols, 2):
+        yield finder.with_sizes(finder.with_sizes(finder.small(SMALL), [first], one), [second], other)
+
+
+def _of_equal_sides(decisions: _Decisions, numbers: Sequence[int]) -> Iterator[Sizes]:
+    """Yield sizes at which two sides are equal, for each dim with a few sizes of the others."""
+    finder = decisions.finder
+    others = list(dict.fromkeys((*(n + 1 for n in numbers), SMALL + 1, SMALL)))[:MAX_BASES]
+    for base in (*map(finder.small, others), finder.captured):
+        for symbol in finder.symbols:
+            for equality in decisions.distances(base):
+                yield from _secant(decisions, base, symbol.name, equality)
+
+
+def _one_by_one(finder: PlanFinder) -> Iterator[Sizes]:
+    """Yield consecutive sizes of the last dim."""
+    small = finder.small(SMALL + 1)
+    return (finder.with_sizes(small, finder.symbols[-1:], size) for size in range(1, MAX_SCANNED))
+
+
+def _secant(decisions: _Decisions, base: Sizes, name: str, equality: tuple[int, int]) -> Iterator[Sizes]:
+    """Yield sizes with another size of one dim that converge to equal sides."""
+
+    def distance(size: int) -> int | None:
+        return decisions.distances({**base, name: size}).get(equality)
+
+    before, here = base[name], base[name] + 1
+    far, near = distance(before), distance(here)
+    for _ in range(N_STEPS):
+        if far is None or near is None or near == far:
+            return
+        to = here - round(near * (here - before) / (near - far))
+        sizes = {**base, name: to}
+        if to in (before, here) or to < 1 or not decisions.finder.is_possible(sizes):
+            return
+        yield sizes
+        before, far, here, near = here, near, to, distance(to)

@@ -44,7 +44,6 @@ from kernel_lsp.verify.probes.kernel import (
     proposed,
 )
 from kernel_lsp.verify.probes.mined_constants import sizes_with_room
-from kernel_lsp.verify.probes.multi_block_sizes import several_blocks_sizes
 from kernel_lsp.verify.probes.sizes import (
     MAX_VAST_HERE,
     captured_rows,
@@ -52,6 +51,7 @@ from kernel_lsp.verify.probes.sizes import (
     hidden_sizes,
     least_sizes,
     many_rows,
+    several_blocks_sizes,
     vast_sizes,
 )
 from kernel_lsp.verify.probes.sums import (

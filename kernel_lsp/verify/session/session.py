@@ -33,7 +33,7 @@ from kernel_lsp.verify.devices.building import build_ahead
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.slot import SlotWorker
+from kernel_lsp.verify.gpu.slot import GpuSlot, SlotWorker
 from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Platform
 from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier, Start
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
@@ -328,22 +328,21 @@ class Session:
             machine = Machine(remote.host, user=remote.user, port=remote.port, python=remote.python)
             make_worker, place = partial(RemoteWorker, machine), f"on {remote.destination}"
         elif self._cluster is not None:
-            slot, seen_index = self._cluster.slot(index), 0
-            make_worker, make_candidate_worker = partial(RemoteWorker, slot), partial(RemoteWorker, slot, FRESH)
-            place = f"({slot.name})"
+            there, seen_index = self._cluster.slot(index), 0
+            make_worker, make_candidate_worker = partial(RemoteWorker, there), partial(RemoteWorker, there, FRESH)
+            place = f"({there.name})"
         elif self._device_name.index is None or self._is_one_of_several:
             place = f"(cuda:{index})"
-        gpu = SessionGpu(
+        slot = GpuSlot(
+            make_candidate_worker or make_worker,
             seen_index,
-            make_worker,
-            self._compiler,
             self.scratch / f"gpu-{index}",
+            self._compiler,
+            renews=make_candidate_worker is not None,
             place=place,
             is_local=not self.is_remote,
-            make_candidate_worker=make_candidate_worker,
-            started=self._started.compilers,
         )
-        self._gpus.append(gpu)
+        self._gpus.append(SessionGpu(slot, make_worker, self._started.compilers))
 
     async def _close_gpus(self) -> None:
         await asyncio.gather(*(gpu.close() for gpu in self._gpus))
@@ -358,33 +357,22 @@ class SessionGpu:
 
     def __init__(
         self,
-        index: int,
+        slot: GpuSlot,
         make_worker: Callable[[], GpuWorker],
-        compiler: Compiler,
-        directory: Path,
-        *,
-        place: str = "",
-        is_local: bool = True,
-        make_candidate_worker: Callable[[], SlotWorker] | None = None,
-        started: deque[Worker] | None = None,
+        started: deque[Worker],
     ) -> None:
-        """`make_worker` returns workers that are not started; `place` is as `GpuDevice`'s. Workers of
-        `make_candidate_worker` answer `renew`; candidates get those where it is given. Those of `started` run here
-        already: timing takes them first. Call from within a running event loop."""
-        self.index = index
-        self._make_worker, self._started = make_worker, deque[Worker]() if started is None else started
-        self._device = GpuDevice(
-            make_candidate_worker or make_worker,
-            index,
-            directory,
-            compiler,
-            place=place,
-            is_local=is_local,
-            renews=make_candidate_worker is not None,
-        )
+        """`make_worker` returns workers that are not started. Those of `started` run here already: timing takes them
+        first. Call from within a running event loop."""
+        self._make_worker, self._started = make_worker, started
+        self._device = GpuDevice(slot)
         self._opening = asyncio.create_task(self._open())
         self._spare: GpuWorker | None = make_worker()
         self._warming = asyncio.create_task(self._warm(self._spare))
+
+    @property
+    def index(self) -> int:
+        """Return its index among the GPUs that torch sees."""
+        return self._device.index
 
     async def device(self) -> GpuDevice:
         """Return the GPU, once it is open. Raises EnvironmentProblem when torch does not see it."""

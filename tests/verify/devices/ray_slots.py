@@ -17,6 +17,7 @@ from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.remote import FRESH, RemoteWorker
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.slot import GpuSlot
 from tests.verify.gpu.harness import FAKE, LIGHT, StubCompiler
 
 from .sshd import script
@@ -52,10 +53,8 @@ async def slots(
         slot, own = cluster.slot(number), folder / f"slot-{number}"
         slot.python = str(python or slot.python)
         own.mkdir()
-        device = GpuDevice(
-            lambda slot=slot: RemoteWorker(slot, FRESH), 0, own, StubCompiler(), lock_directory=own, renews=True
-        )
-        devices.append(await device.__aenter__())
+        worker_slot = GpuSlot(lambda slot=slot: RemoteWorker(slot, FRESH), 0, own, StubCompiler(), renews=True)
+        devices.append(await GpuDevice(worker_slot, lock_directory=own).__aenter__())
     try:
         yield devices
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +21,8 @@ from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
-from kernel_lsp.verify.gpu.slot import SlotWorker
-from kernel_lsp.verify.model.cases import Case
+from kernel_lsp.verify.gpu.slot import GpuSlot, SlotWorker
+from kernel_lsp.verify.model.cases import Case, StageTimes
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
@@ -59,16 +59,6 @@ class NoClock:
         return NotTimed("no clock here")
 
 
-class NoStages:
-    """Keeps no times."""
-
-    def add_stage(self, name: str, elapsed_s: float) -> None:
-        pass
-
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
 def built(*names: str) -> Built:
     return Built(architecture="sm_90", ptx="//", symbols={name: f"_Z{len(name)}{name}PKfPfi" for name in names})
 
@@ -84,7 +74,8 @@ def worker(program: Path = FAKE) -> Worker:
 @asynccontextmanager
 async def gpu(folder: Path, make_worker: Callable[[], SlotWorker] = worker) -> AsyncIterator[GpuDevice]:
     """A device with lock files of its own."""
-    async with GpuDevice(make_worker, 0, folder / "gpu", StubCompiler(), lock_directory=folder) as device:  # type: ignore[arg-type]
+    slot = GpuSlot(make_worker, 0, folder / "gpu", StubCompiler())  # type: ignore[arg-type]
+    async with GpuDevice(slot, lock_directory=folder) as device:
         yield device
 
 
@@ -110,7 +101,7 @@ async def run(
         seed=0,
         coming=coming,
     )
-    return await device.evaluate(job, NoStages())
+    return await device.evaluate(job, StageTimes())
 
 
 def case(folder: Path, name: str, n: int, slices: Slices | None = None) -> DeviceCase:

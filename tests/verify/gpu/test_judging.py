@@ -19,10 +19,11 @@ from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
 from kernel_lsp.verify.gpu import prepared as gpu_prepared
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
 
-from .harness import LARGE, SMALL, NoClock, NoStages, build, case, gpu, run
+from .harness import LARGE, SMALL, NoClock, build, case, gpu, run
 
 SLOW_S = 0.3
 """Duration of one judgement: longer than all the fake device has to do."""
@@ -53,7 +54,7 @@ async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> G
         rechecks=True,
         seed=0,
     )
-    return await device.evaluate(job, NoStages())
+    return await device.evaluate(job, StageTimes())
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_timing_begins_when_pytorch_is_ready_for_all_that_is_timed(tmp_pat
     cases = [case(tmp_path, "affine", n) for n in (SMALL, LARGE)]
     job = GpuJob(build("affine"), cases, cases, Clock(), may_vary=False, rechecks=False, seed=0)
     async with gpu(tmp_path) as device:
-        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+        assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert entries == ["offered", "offered", "timed", "timed"]
 
 
@@ -139,7 +140,7 @@ async def test_timing_waits_for_what_executors_look_at_beside_where_processors_a
         beside=beside,
     )
     async with gpu(tmp_path) as device:
-        await device.evaluate(job, NoStages())
+        await device.evaluate(job, StageTimes())
     assert beside.done()
     assert clock.entries == entries
 
@@ -151,7 +152,7 @@ async def test_what_failed_beside_before_its_turn_does_not_run(tmp_path: Path) -
     clock = Log()
     job = GpuJob(build("wrong_value"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
     async with gpu(tmp_path) as device:
-        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+        assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == []
 
 
@@ -172,7 +173,7 @@ async def test_many_processors_are_enough_for_executors_and_timing(
         beside=beside,
     )
     async with gpu(tmp_path) as device:
-        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+        assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == ["timed"]
     assert not beside.done()
     beside.cancel()
@@ -196,7 +197,7 @@ async def test_executors_that_are_never_done_do_not_keep_the_gpu(
         beside=beside,
     )
     async with gpu(tmp_path) as device:
-        assert isinstance(await device.evaluate(job, NoStages()), GpuReport)
+        assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == ["timed"]
     beside.cancel()
 
@@ -270,7 +271,7 @@ async def test_a_case_that_is_still_being_made_runs_when_it_is_there(
     monkeypatch.setattr(gpu_attempt.Attempt, "_run_case", runs)
     coming = [asyncio.create_task(made_after(first_ran, each)) for each in (large, None)]
     async with gpu(tmp_path) as device:
-        report = await device.evaluate(job_of("affine", [small], coming), NoStages())
+        report = await device.evaluate(job_of("affine", [small], coming), StageTimes())
     assert isinstance(report, GpuReport)
     assert len(report.cases) == 2
 
@@ -280,7 +281,7 @@ async def test_a_case_that_comes_later_is_judged_like_any_other(tmp_path: Path) 
     at_once.set()
     coming = [asyncio.create_task(made_after(at_once, case(tmp_path, "wrong_value", LARGE)))]
     async with gpu(tmp_path) as device:
-        assert isinstance(await device.evaluate(job_of("wrong_value", [], coming), NoStages()), Mismatch)
+        assert isinstance(await device.evaluate(job_of("wrong_value", [], coming), StageTimes()), Mismatch)
 
 
 async def test_what_cannot_be_made_for_want_of_a_worker_is_raised_and_the_next_candidate_is_judged(
@@ -291,7 +292,7 @@ async def test_what_cannot_be_made_for_want_of_a_worker_is_raised_and_the_next_c
 
     async with gpu(tmp_path) as device:
         with pytest.raises(TargetError, match="the worker died"):
-            await device.evaluate(job_of("affine", [], [asyncio.create_task(fails())]), NoStages())
+            await device.evaluate(job_of("affine", [], [asyncio.create_task(fails())]), StageTimes())
         assert isinstance(await run(device, tmp_path, "affine"), GpuReport)
 
 
