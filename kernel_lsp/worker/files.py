@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from .counter_random import describe, described_seed, uniform
 from .failure import EnvironmentFailure, Failure, ScratchFailure, TargetFailure
+from .large_random import describe, described_seed, uniform
 
 PLAN_NAMES = {
     torch.float64: "f64",
@@ -178,7 +178,7 @@ def write_tensor(path: str, name: str, tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def write_description(path: str, name: str, tensor: torch.Tensor, seed: int) -> dict[str, Any]:
-    """Describe a tensor of `counter_random.uniform` in a file that `read_tensor` makes it from, and return its entry.
+    """Describe a tensor of `large_random.uniform` in a file that `read_tensor` makes it from, and return its entry.
     Raises EnvironmentFailure as `write_tensor`."""
     try:
         describe(place_of(path), seed)

@@ -59,7 +59,7 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(part["shipped.cuda_runtime"], "_driver", fake)
     monkeypatch.setattr(part["gpu.run"], "current_stream", lambda index: 0)
     monkeypatch.setattr(part["gpu.run"], "on", lambda index: torch.device("cpu"))
-    monkeypatch.setattr(part["gpu.run"], "_INPUTS", {})
+    part["gpu.run"].inputs_on.cache_clear()
     monkeypatch.setattr(part["gpu.check"], "_SESSIONS", {})
     monkeypatch.setattr(part["gpu.check"], "on_device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(part["gpu.device"], "synchronize", lambda device: None)

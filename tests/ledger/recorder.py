@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,8 +34,7 @@ from kernel_lsp.ptx.executor import KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.executor_pool import CpuDevice
-from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits, LoadedKernel
+from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case, Plan
@@ -423,8 +422,7 @@ def _values(values: Sequence[float]) -> str:
 
 def _environment(circumstances: Circumstances) -> str:
     """The fields that are not as usual."""
-    found = {field.name: getattr(circumstances, field.name) for field in fields(circumstances)}
-    other = [f"{name}={_setting(found[name])}" for name in found if found[name] != getattr(USUAL, name)]
+    other = [f"{name}={_setting(value)}" for name, value in circumstances.items()]
     return "{" + ",".join(other) + "}" if other else ""
 
 

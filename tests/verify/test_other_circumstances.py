@@ -52,7 +52,7 @@ def test_shared_memory_lies_elsewhere_in_other_cases_where_alignments_stay() -> 
 
 
 def test_one_that_asks_for_active_lanes_is_run_with_lanes_apart() -> None:
-    assert [one.keeps_lanes_apart for one in others("activemask.b32 %r1")] == [True]
+    assert others("activemask.b32 %r1") == [{"keeps_lanes_apart": True}]
 
 
 def test_tensors_lie_elsewhere_in_every_case_as_far_apart_as_there_is_room() -> None:

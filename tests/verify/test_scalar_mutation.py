@@ -177,12 +177,12 @@ async def test_tasks_of_a_session_share_its_executors(session: Session, tmp_path
     source = find_task(tmp_path / "k.cu", "task.py::f", None, tmp_path)
     task = await session.capture(source, with_backward=False)
     async with await session.verifier(source, task) as verifier:
-        executors = verifier.runs.platform.cpu.executors
+        executors = verifier.runs.by.platform.cpu.executors
         async with executors.executor() as first:
             pass
     async with (
         await session.verifier(source, task) as verifier,
-        verifier.runs.platform.cpu.executors.executor() as next_,
+        verifier.runs.by.platform.cpu.executors.executor() as next_,
     ):
         assert next_ is first
         assert next_.is_alive

@@ -225,7 +225,7 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
     source = find_task(tmp_path / "k.cu", "task.py::doubled", None, tmp_path)
     async with Session(load_settings(tmp_path, {"device": "cpu"})) as session:
         verifier = await session.verifier(source, await session.capture(source, with_backward=False))
-        executors = verifier.runs.platform.cpu.executors
+        executors = verifier.runs.by.platform.cpu.executors
         order, load, audited = list[str](), executors.load, evaluation.audited
 
         async def loaded(executor: PtxExecutor, module: str) -> LoadOutcome:

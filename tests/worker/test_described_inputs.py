@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.worker.cases import case_values, deferred_random, families
+from kernel_lsp.worker import large_random
+from kernel_lsp.worker.cases import case_values
 from kernel_lsp.worker.cases.case_values import Values
-from kernel_lsp.worker.cases.deferred_random import DeferredRandom
-from kernel_lsp.worker.counter_random import PIECE_ELEMENTS, uniform
 from kernel_lsp.worker.failure import TargetFailure
 from kernel_lsp.worker.files import read_tensor, write_description, write_tensor
+from kernel_lsp.worker.large_random import PIECE_ELEMENTS, DeferredRandom, uniform
 
 CPU = torch.device("cpu")
 Inputs = Callable[[], list[torch.Tensor]]
@@ -24,7 +24,7 @@ Inputs = Callable[[], list[torch.Tensor]]
 
 @pytest.fixture(autouse=True)
 def _few_elements_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deferred_random, "DRAWN_ELEMENTS", 1000)
+    monkeypatch.setattr(large_random, "DRAWN_ELEMENTS", 1000)
 
 
 def splitmix64(seed: int, n: int, start: int = 0) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_inputs_that_the_code_computes_with_are_made_by_it(fresh: Inputs) -> Non
 
 
 def test_tensors_that_are_not_described_have_the_numbers_of_written_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families, "LARGE_ELEMENTS", 1000)
+    monkeypatch.setattr(large_random, "LARGE_ELEMENTS", 1000)
     made = [values_of(lambda: [torch.randn(40, 50)], draws_on=draws_on)._given()[0] for draws_on in (CPU, None)]
     assert made[0] is not None
     assert made[1] is not None

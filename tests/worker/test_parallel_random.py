@@ -6,15 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from kernel_lsp.worker.cases import families
-from kernel_lsp.worker.cases.families import (
-    LARGE_ELEMENTS,
-    PARAMETER_NOISE,
-    ParallelRandom,
-    near_own_values,
-    own_generator,
-    standard_normal,
-)
+from kernel_lsp.worker import large_random
+from kernel_lsp.worker.cases.families import PARAMETER_NOISE, near_own_values, own_generator
+from kernel_lsp.worker.large_random import LARGE_ELEMENTS, ParallelRandom, standard_normal
 
 
 def drawn(function: Callable[..., torch.Tensor], *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
@@ -33,7 +27,7 @@ def test_large_draws_have_their_distribution_and_follow_the_seed() -> None:
     assert abs(float(normal.std()) - 1.0) < 1e-3
     assert torch.equal(uniform, drawn(torch.rand, 4, LARGE_ELEMENTS // 4))
     assert not torch.equal(uniform, drawn(torch.rand, 4, LARGE_ELEMENTS // 4, seed=1))
-    chunks = normal.split(families.CHUNK_ELEMENTS)
+    chunks = normal.split(large_random.CHUNK_ELEMENTS)
     assert not torch.equal(chunks[0], chunks[1])
 
 

@@ -24,7 +24,6 @@ from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case, Plan, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import (
     OTHER_POISONS,
-    Circumstances,
     because_of_shared,
     environments_of,
 )
@@ -278,7 +277,7 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
     for case, bound in by_size if kernel.progress.may_wait else ():
         few = few_at_once(kernel.built, kernel.finder, bound, kernel.gpu)
         if few:
-            few_blocks = Circumstances(resident_blocks=few)
+            few_blocks = {"resident_blocks": few}
             outcome = await kernel.run(case, bound, WAITING_LIMITS, None, few_blocks)
             return outcome if isinstance(outcome, Mismatch | Crashed) else None
     return None
@@ -309,7 +308,7 @@ async def _with_other_poison(kernel: LoadedKernel, limits: Limits) -> Mismatch |
     machine is inconclusive."""
     for one in sorted(kernel.doubtful, key=lambda one: one.bound.n_elements)[:N_POISONED]:
         for poison in OTHER_POISONS:
-            outcome = await kernel.run(one.case, one.bound, limits, one.sample, Circumstances(shared_poison=poison))
+            outcome = await kernel.run(one.case, one.bound, limits, one.sample, {"shared_poison": poison})
             if isinstance(outcome, Mismatch | Crashed):
                 return because_of_shared(outcome, one.run)
     return None

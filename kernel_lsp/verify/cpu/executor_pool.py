@@ -1,31 +1,17 @@
-"""The PTX executor as a device: warm executors that each run one candidate at a time, and the folders of their
-files.
-
-Executors see the inputs of the current case in one folder, and their outputs in another. Expected values lie in
-neither.
-"""
+"""Warm PTX executors, which each run one candidate at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.tasks import end_tasks
-from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
-from kernel_lsp.verify.cpu.prepared import CpuKernel, Limits
-from kernel_lsp.verify.cpu.run_files import RunFiles
-from kernel_lsp.verify.devices.device import KernelBuild, LoadFailure
 
 Build = Callable[[], Awaitable[str | None]]
 N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
@@ -197,60 +183,3 @@ async def _built(build: Build, after: Sequence[asyncio.Task[str | None]]) -> str
     with suppress(KernelLspError, OSError):  # raised again where the module is needed
         return await build()
     return None
-
-
-GIVEN, RUNS = "given", "runs"
-"""Folder names of inputs and of outputs."""
-CASE_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
-
-
-class CpuDevice:
-    """Runs cases on a pool of executors. It holds no state of a candidate, so all evaluations of a task share it."""
-
-    name = "PTX executor (CPU)"
-
-    def __init__(
-        self,
-        worker: Worker,
-        directory: Path,
-        n_slots: int,
-        *,
-        sandbox: SandboxLevel | None = None,
-        limits: Limits = CASE_LIMITS,
-        is_beside_gpu: bool = False,
-    ) -> None:
-        """`worker` runs library steps; `directory` is all that executors may access. `sandbox` is their confinement, by
-        default the strongest here. `limits` hold for cases without any; `is_beside_gpu` is as `ExecutorPool`'s."""
-        self.worker, self.directory, self.limits, self._sandbox = worker, directory, limits, sandbox
-        self._given, self._runs = directory / GIVEN, directory / RUNS
-        self._numbers = itertools.count(1)
-        self.executors = ExecutorPool(self._new_executor, n_slots, is_beside_gpu=is_beside_gpu)
-
-    @asynccontextmanager
-    async def prepare(self, build: KernelBuild) -> AsyncIterator[CpuKernel | LoadFailure]:
-        """Yield the kernel on an executor that has loaded it, or the reason why none does."""
-        ptx = build.built.ptx
-        async with self.executors.executor(ptx) as executor:
-            loaded = await self.executors.load(executor, ptx)
-            yield CpuKernel(self, executor, build.built, loaded.kernels) if isinstance(loaded, Loaded) else loaded
-
-    async def close(self) -> None:
-        """End the idle executors; those in use end with their use."""
-        await self.executors.close()
-
-    @contextmanager
-    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> Iterator[RunFiles]:
-        """Yield new files of a run, with zeros as inputs where there are no `files`."""
-        folder = f"run-{next(self._numbers)}"
-        directory, given = self._runs / folder, self._given / folder
-        directory.mkdir(parents=True)
-        given.mkdir(parents=True)
-        try:
-            yield RunFiles(directory, given, bound, files)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-            shutil.rmtree(given, ignore_errors=True)
-
-    def _new_executor(self) -> PtxExecutor:
-        self._given.mkdir(parents=True, exist_ok=True)
-        return PtxExecutor(self._runs, self._given, sandbox=self._sandbox)

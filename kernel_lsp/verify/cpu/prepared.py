@@ -1,16 +1,20 @@
-"""A kernel that an executor has loaded: its cases run there, are judged here, and are counted.
+"""The PTX executor as a device: a kernel that an executor has loaded runs its cases there; they are judged here, and
+counted.
 
-The executor's process reads inputs and writes outputs. Only this process reads the expected values.
+Executors see the inputs of the current case in one folder, and their outputs in another. Only this process reads the
+expected values, which lie in neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Protocol
+from pathlib import Path
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep, tensors_in
@@ -18,18 +22,21 @@ from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.ptx.executor import (
     DEFAULT_MAX_INSTRUCTIONS,
     BlockSample,
     ExecutionReport,
     KernelFactsOfPtx,
+    Loaded,
     PtxExecutor,
     RunOptions,
     RunOutcome,
 )
+from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 from kernel_lsp.verify.cpu.run_files import RunFiles
-from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, Skipped, Timer
+from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, KernelBuild, LoadFailure, Skipped, Timer
 from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes, unjudged
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of
@@ -56,6 +63,8 @@ WATCHED_ORDER = "reverse"
 """Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
 """Thread order whose cases also reverse the tensors' address order, which an allocator does not define."""
+GIVEN, RUNS = "given", "runs"
+"""Folder names of inputs and of outputs."""
 
 
 class TooLittleWritten(Mismatch):
@@ -84,20 +93,66 @@ class Limits:
     max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
 
 
-class RunFolders(Protocol):
-    """The part of the device that runs need: where their files lie, and who runs library steps."""
+CASE_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
 
-    worker: Worker
-    limits: Limits
 
-    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> AbstractContextManager[RunFiles]: ...
+class CpuDevice:
+    """Runs cases on a pool of executors. It holds no state of a candidate, so all evaluations of a task share it."""
+
+    name = "PTX executor (CPU)"
+
+    def __init__(
+        self,
+        worker: Worker,
+        directory: Path,
+        n_slots: int,
+        *,
+        sandbox: SandboxLevel | None = None,
+        limits: Limits = CASE_LIMITS,
+        is_beside_gpu: bool = False,
+    ) -> None:
+        """`worker` runs library steps; `directory` is all that executors may access. `sandbox` is their confinement, by
+        default the strongest here. `limits` hold for cases without any; `is_beside_gpu` is as `ExecutorPool`'s."""
+        self.worker, self.directory, self.limits, self._sandbox = worker, directory, limits, sandbox
+        self._given, self._runs = directory / GIVEN, directory / RUNS
+        self._numbers = itertools.count(1)
+        self.executors = ExecutorPool(self._new_executor, n_slots, is_beside_gpu=is_beside_gpu)
+
+    @asynccontextmanager
+    async def prepare(self, build: KernelBuild) -> AsyncIterator[CpuKernel | LoadFailure]:
+        """Yield the kernel on an executor that has loaded it, or the reason why none does."""
+        ptx = build.built.ptx
+        async with self.executors.executor(ptx) as executor:
+            loaded = await self.executors.load(executor, ptx)
+            yield CpuKernel(self, executor, build.built, loaded.kernels) if isinstance(loaded, Loaded) else loaded
+
+    async def close(self) -> None:
+        """End the idle executors; those in use end with their use."""
+        await self.executors.close()
+
+    @contextmanager
+    def new_run(self, bound: BoundOperation, files: CaseFiles | None) -> Iterator[RunFiles]:
+        """Yield new files of a run, with zeros as inputs where there are no `files`."""
+        folder = f"run-{next(self._numbers)}"
+        directory, given = self._runs / folder, self._given / folder
+        directory.mkdir(parents=True)
+        given.mkdir(parents=True)
+        try:
+            yield RunFiles(directory, given, bound, files)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(given, ignore_errors=True)
+
+    def _new_executor(self) -> PtxExecutor:
+        self._given.mkdir(parents=True, exist_ok=True)
+        return PtxExecutor(self._runs, self._given, sandbox=self._sandbox)
 
 
 class CpuKernel:
     """A build that an executor has loaded. `facts` are of its kernels."""
 
     def __init__(
-        self, device: RunFolders, executor: PtxExecutor, built: Built, facts: Collection[KernelFactsOfPtx]
+        self, device: CpuDevice, executor: PtxExecutor, built: Built, facts: Collection[KernelFactsOfPtx]
     ) -> None:
         self._device, self._executor, self.built, self.facts = device, executor, built, facts
 
@@ -219,13 +274,10 @@ def _options_of(
         sample=sample,
         thread_order=case.thread_order if is_on("orders") else "forward",
         seed=case.seed,
-        watches_races=is_watched and circumstances.interruptions == "none",
-        shared_poison=circumstances.shared_poison,
+        watches_races=is_watched and "interruptions" not in circumstances,
         shared_start=shared_start_of(case),
-        resident_blocks=circumstances.resident_blocks,
-        keeps_lanes_apart=circumstances.keeps_lanes_apart,
-        interruptions=circumstances.interruptions,
         keeps_written=run.is_small,
+        **circumstances,
     )
 
 

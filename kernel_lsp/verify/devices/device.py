@@ -7,7 +7,7 @@ async with device.prepare(KernelBuild("id", built)) as kernel:
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernel_lsp.core.finding import Finding
@@ -34,8 +34,8 @@ class DeviceCase:
 
     case: Case
     bound: BoundOperation
-    files: CaseFiles
-    expectations: tuple[Expectation, ...]
+    files: CaseFiles = field(repr=False)
+    expectations: tuple[Expectation, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import random
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TensorError, TimedOut
 from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import (
@@ -54,15 +55,11 @@ STRICT: ToleranceName = "strict"
 
 
 @dataclass(frozen=True)
-class ForeignCase:
+class ForeignCase(DeviceCase):
     """A case with its inputs in the candidate's folder and expected values in our memory alone. `is_hidden`: the task
     does not name its sizes."""
 
-    case: Case
-    bound: BoundOperation
-    files: CaseFiles = field(repr=False)
     inputs: tuple[dict[str, Any], ...]
-    expectations: tuple[Expectation, ...] = field(repr=False)
     is_hidden: bool
 
     @property
@@ -181,7 +178,7 @@ def _taken(store: CaseStore, task: Task, case: Case, files: CaseFiles, folder: P
     for tensor in files.inputs:
         shutil.copyfile(tensor.path, folder / tensor.path.name)
         inputs.append({**tensor.entry, "path": str(folder / tensor.path.name)})
-    return ForeignCase(case, _bound(task, case, files), files, tuple(inputs), expectations, is_hidden)
+    return ForeignCase(case, _bound(task, case, files), files, expectations, tuple(inputs), is_hidden)
 
 
 def _in_memory(expectation: Expectation) -> Expectation:

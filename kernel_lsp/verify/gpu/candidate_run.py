@@ -57,10 +57,12 @@ class Attempt:
         finally:
             for task in (offering, *(judging.task for judging in self._judging)):
                 task.cancel()
-        if failure is None and self._job.is_in_vain:
+        if failure is not None:
+            return failure
+        if self._job.is_in_vain:
             return GpuReport()
         self._report.notes += self._notes()
-        return failure or self._report
+        return self._report
 
     async def _offer(self) -> None:
         """Prepare PyTorch's side of the timing in its own process meanwhile. Nothing is timed yet."""

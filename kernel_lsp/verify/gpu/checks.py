@@ -96,34 +96,23 @@ class GpuChecks:
 
         async def on(gpu: MeasuringGpu) -> CheckOutcome | None:
             progress.gpu = gpu.device.name
-            return await self._check_on(gpu, built, plans, progress, beside, is_ranking)
+            if beside is None:
+                return _taken(await self._run(gpu, built, plans, progress, None, is_ranking), progress)
+            piece = progress.piece()
+            looking = asyncio.create_task(_staged(beside, piece))
+            try:
+                found = await self._run(gpu, built, plans, progress, looking)
+                if not isinstance(found, GpuReport):
+                    await asyncio.wait([looking], timeout=PATIENCE_S)
+                    if not looking.done():
+                        return found
+                failure = await looking
+            finally:
+                await end_tasks(looking)
+            progress.take(piece)
+            return failure or _taken(found, progress)
 
         return await on_one_of(self._gpus, on)
-
-    async def _check_on(
-        self,
-        gpu: MeasuringGpu,
-        built: Built,
-        plans: Sequence[Plan],
-        progress: Progress,
-        beside: Look | None,
-        is_ranking: bool,
-    ) -> CheckOutcome | None:
-        if beside is None:
-            return _taken(await self._run(gpu, built, plans, progress, None, is_ranking), progress)
-        piece = progress.piece()
-        looking = asyncio.create_task(_staged(beside, piece))
-        try:
-            found = await self._run(gpu, built, plans, progress, looking)
-            if not isinstance(found, GpuReport):
-                await asyncio.wait([looking], timeout=PATIENCE_S)
-                if not looking.done():
-                    return found
-            failure = await looking
-        finally:
-            await end_tasks(looking)
-        progress.take(piece)
-        return failure or _taken(found, progress)
 
     async def _run(
         self,

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import Built, Crashed, Mismatch
 from kernel_lsp.ptx.run.layout import (
     MAX_PLACE,
-    SHARED_POISON,
-    Interruptions,
 )
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.devices.device import CaseRun
@@ -48,21 +47,9 @@ a float far below zero; zeros."""
 UNWRITTEN = "uninitialized-read"
 
 
-@dataclass(frozen=True)
-class Circumstances:
-    """The environment of one run.
-
-    `resident_blocks` limits the blocks of a kernel that run at once. The rest is as in
-    `RunOptions`.
-    """
-
-    shared_poison: int = SHARED_POISON
-    resident_blocks: Mapping[str, int] = field(default_factory=dict)
-    keeps_lanes_apart: bool = False
-    interruptions: Interruptions = "none"
-
-
-USUAL = Circumstances()
+Circumstances = Mapping[str, Any]
+"""The environment of one run: fields of `RunOptions` in place of the usual ones."""
+USUAL: Circumstances = {}
 
 
 def offset_of(case: Case, tensor: BoundTensor) -> int:
@@ -127,8 +114,8 @@ def because_of_shared(outcome: Mismatch | Crashed, first: CaseRun) -> Mismatch |
 
 
 ENVIRONMENTS = (
-    Environment("environment", lambda ptx: "activemask" in ptx, Circumstances(keeps_lanes_apart=True), LANES_APART),
-    Environment("interruptions", may_be_torn, Circumstances(interruptions="in_order"), TORN),
-    Environment("interruptions", may_be_torn, Circumstances(interruptions="in_turns"), TORN),
+    Environment("environment", lambda ptx: "activemask" in ptx, {"keeps_lanes_apart": True}, LANES_APART),
+    Environment("interruptions", may_be_torn, {"interruptions": "in_order"}, TORN),
+    Environment("interruptions", may_be_torn, {"interruptions": "in_turns"}, TORN),
 )
 """The environments of small cases, in the order of their runs."""

@@ -84,7 +84,10 @@ def judge_outputs(
     factor = FORWARD_FACTOR if direction == "forward" else BACKWARD_FACTOR
     masks = written or [None] * len(outputs)
     errors = tuple(
-        _judge_output(tensor, _compared(tensor, path, expectation, are_sampled), expectation, factor, mask, case)
+        _in_whole(
+            expectation,
+            _judge_output(tensor, _compared(tensor, path, expectation, are_sampled), expectation, factor, mask, case),
+        )
         for (tensor, path), expectation, mask in zip(outputs, expectations, masks, strict=True)
     )
     result = case.model_copy(update={"errors": errors})
@@ -172,19 +175,6 @@ def _judge_output(
     case: CaseResult,
 ) -> TensorError:
     mask = None if mask is None else expectation.sampled(mask)
-    error = _error_of_compared(tensor, found, expectation, factor, mask, case)
-    place = None if error.worst_index is None else expectation.place_in_whole(error.worst_index)
-    return error.model_copy(update={"worst_index": place})
-
-
-def _error_of_compared(
-    tensor: BoundTensor,
-    found: np.ndarray,
-    expectation: Expectation,
-    factor: float,
-    mask: np.ndarray | None,
-    case: CaseResult,
-) -> TensorError:
     traits = _traits(case, tensor, expectation.rounding.may_recur)
 
     def judged(values: np.ndarray) -> TensorError:
@@ -201,6 +191,12 @@ def _error_of_compared(
     if is_within_budget(error) or _family(case) not in INFINITE_FAMILIES:
         return error
     return judged(with_nan_where_as_good(found, expectation))
+
+
+def _in_whole(expectation: Expectation, error: TensorError) -> TensorError:
+    """Return the error with its place in the whole output."""
+    place = None if error.worst_index is None else expectation.place_in_whole(error.worst_index)
+    return error.model_copy(update={"worst_index": place})
 
 
 def _with_finite(found: np.ndarray, expectation: Expectation) -> np.ndarray:

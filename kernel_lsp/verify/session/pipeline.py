@@ -19,8 +19,7 @@ from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
-from kernel_lsp.verify.cpu.executor_pool import CpuDevice
-from kernel_lsp.verify.cpu.prepared import CpuKernel, Profile
+from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Profile
 from kernel_lsp.verify.devices.building import candidate_request
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
@@ -76,7 +75,7 @@ class Evaluator:
         self._baseline_wait_s = max((gpu.full_wait_s for gpu in measured_on), default=0.0)
         self.store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu, may_sample=True)
         self.gpu_checks = GpuChecks(self.store, measured_on, platform.seed) if measured_on else None
-        self.runs = RunBuilder(task, platform, self.gpu_device, self.choice, self.store)
+        self.runs = RunBuilder(self)
         self.passed_gpu = set[str]()
         """Ids of candidates that an executor loaded, and that then passed their cases on a GPU."""
 
@@ -137,26 +136,22 @@ class ReadyRun:
 
 @dataclass(frozen=True)
 class RunBuilder:
-    """Builds candidates of one task and counts what they do. Reaches no verdict."""
+    """Builds candidates of one task and counts what they do, with an `evaluator`'s resources. Reaches no verdict."""
 
-    task: Task
-    platform: Platform
-    gpu_device: GpuDevice | None
-    choice: CaseChoice
-    store: CaseStore
+    by: Evaluator
 
     async def ready_runs(self, candidate: Candidate, file_name: str = COMPILED_AS) -> list[ReadyRun] | CheckOutcome:
         """Build, and bind each direction at captured and at small sizes. Tools call the text `file_name`."""
-        prepared = prepare(candidate.text, self.task)
+        prepared = prepare(candidate.text, self.by.task)
         if isinstance(prepared, BuildFailed):
             return prepared
         try:
-            plans = [self.choice.plan(prepared, direction, "screen") for direction in prepared.directions]
+            plans = [self.by.choice.plan(prepared, direction, "screen") for direction in prepared.directions]
         except PlanError as error:
             return plan_failure(error)
         operations = [bound for plan in plans for _, bound in plan]
-        request = candidate_request(prepared, operations, self.platform.gpu, self.gpu_device, file_name)
-        built = await self.platform.compiler.compile(request)
+        request = candidate_request(prepared, operations, self.by.platform.gpu, self.by.gpu_device, file_name)
+        built = await self.by.platform.compiler.compile(request)
         if not isinstance(built, Built):
             return built
         refused = audited(candidate.text, built, Progress(candidate.id))
@@ -166,11 +161,11 @@ class RunBuilder:
         """Count on the executor what the launches of runs do, which share one build, or return why that fails. Values
         are not judged."""
         built, profiles = runs[0].built, list[Profile]()
-        async with self.platform.cpu.prepare(KernelBuild("", built)) as kernel:
+        async with self.by.platform.cpu.prepare(KernelBuild("", built)) as kernel:
             if not isinstance(kernel, CpuKernel):
                 return kernel
             for run in runs:
-                files = await self.store.get(run.case)
+                files = await self.by.store.get(run.case)
                 if isinstance(files, NoCase):
                     return Unsupported(message=files.reason)
                 profile = await kernel.profile(run.bound, run.case, files, FULL_LIMITS)
@@ -181,7 +176,7 @@ class RunBuilder:
 
     async def inputs_of(self, run: ReadyRun) -> CaseFiles | NoCase:
         """Return the inputs of a run as files, and its expected results."""
-        return await self.store.get(run.case)
+        return await self.by.store.get(run.case)
 
 
 def audited(text: str, built: Built, progress: Progress) -> Rejected | None:

@@ -28,7 +28,7 @@ from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.executor_pool import CpuDevice
+from kernel_lsp.verify.cpu.prepared import CpuDevice
 from kernel_lsp.verify.devices.building import build_ahead
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
@@ -38,7 +38,8 @@ from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Pl
 from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier, Start
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 from kernel_lsp.verify.session.verifier import Verifier
-from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES, TimingWorker
+from kernel_lsp.verify.timing.baseline_cache import BaselineCache
+from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES, Baselines, TimingWorker
 from kernel_lsp.verify.timing.operation import OperationTimer
 
 FIRST_CAPTURE_NUMBER = 1 << 16
@@ -234,16 +235,15 @@ class Session:
 
     async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
         """Return the timer of this task's candidates on the session's GPU; it ends with the session."""
-        timer = OperationTimer(
-            task,
+        baselines = Baselines(
             next(gpu for gpu in self._gpus if gpu.has(device)).timing_worker,
+            BaselineCache(self.settings.cache_directory),
             device=device.index,
-            cache_directory=self.settings.cache_directory,
-            patience_s=self.settings.baseline_wait_s,
-            seed=self.settings.seed,
             peers=self._peers,
             starts_ahead=self._full_wait_s > 0,
         )
+        patience_s, seed = self.settings.baseline_wait_s, self.settings.seed
+        timer = OperationTimer(task, baselines, patience_s=patience_s, seed=seed)
         return await self._stack.enter_async_context(timer)
 
     def _cpu(self, *, uses_gpu: bool) -> CpuDevice:

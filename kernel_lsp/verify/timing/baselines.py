@@ -89,11 +89,12 @@ class Baselines:
         peers: Sequence[str] = (),
         starts_ahead: bool = False,
     ) -> None:
-        """`device` is an index, or ``cpu``. `peers` are functions ``FILE::NAME``, each a baseline by its name.
+        """`make_worker` returns a worker that is not started. `device` is an index, or ``cpu`` for the host's clock.
+        `peers` are functions ``FILE::NAME`` that compute the task with another library, each a baseline by its name.
         `starts_ahead`: the processes of `torch.compile`'s modes start and import it before there is a job."""
         modes = {name: MODES[name] for name in names}
         modes |= {peer.rpartition("::")[2]: f"{PEER_MODE}{peer}" for peer in peers}
-        self._cache, self._device, self._names = cache, device, tuple(modes)
+        self._cache, self.device, self._names = cache, device, tuple(modes)
         self._modes = {name: _Mode(name, mode, make_worker) for name, mode in modes.items()}
         self._known: dict[tuple[str, str], BaselineResult] = {}
         self._recorded: set[tuple[str, str]] = set()
@@ -110,11 +111,9 @@ class Baselines:
     async def __aenter__(self) -> Baselines:
         """Start eager's process, so that it has torch and a context before the first candidate."""
         worker = await self._modes[EAGER].start()
-        self._warming = asyncio.create_task(_warm_up(worker, self._device))
+        self._warming = asyncio.create_task(_warm_up(worker, self.device))
         compiled = [name for name in self._names if name != EAGER and name in MODES] if self._starts_ahead else ()
-        self._starting = {
-            name: asyncio.create_task(self._modes[name].start_compiler(self._device)) for name in compiled
-        }
+        self._starting = {name: asyncio.create_task(self._modes[name].start_compiler(self.device)) for name in compiled}
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -229,7 +228,7 @@ class Baselines:
         Errors recur where eager is timed."""
         with suppress(KernelLspError):
             worker = await self._modes[EAGER].start()
-            request = {"device": self._device, "at_most_s": IDLE_DEADLINE_S}
+            request = {"device": self.device, "at_most_s": IDLE_DEADLINE_S}
             answer = await worker.ask("wait_until_idle", request, deadline_s=PREPARE_DEADLINES_S[EAGER])
             return not isinstance(answer, dict) or bool(answer.get("is_idle", True))
         return True

@@ -1,6 +1,6 @@
 """Time one operation of a candidate against PyTorch: the timer of a pipeline.
 
-async with OperationTimer(task, make_worker, device=0, cache_directory=folder) as timer:
+async with OperationTimer(task, Baselines(make_worker, cache, device=0)) as timer:
     outcome = await timer.time_operation(candidate_worker, TimedOperation(candidate_id, bound, "forward", files))
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.measurement import (
@@ -31,8 +30,7 @@ from kernel_lsp.gpu.estimate import time_floor
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, OperationName
-from kernel_lsp.verify.timing.baseline_cache import BaselineCache
-from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job, TimingWorker, hash_of
+from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job, hash_of
 from kernel_lsp.verify.timing.result import (
     CandidateBroke,
     ImpossibleTime,
@@ -83,30 +81,15 @@ class OperationTimer:
     def __init__(
         self,
         task: Task,
-        make_worker: Callable[[], TimingWorker],
+        baselines: Baselines,
         *,
-        device: int | str,
-        cache_directory: Path,
         plan: TimingPlan | None = None,
-        baselines: Sequence[str] = tuple(MODES),
         patience_s: float = 0.0,
         seed: int = 0,
-        peers: Sequence[str] = (),
-        starts_ahead: bool = False,
     ) -> None:
-        """`make_worker` returns a worker that is not started. `device` is an index, or ``cpu`` for the host's clock.
-        `patience_s` is the maximum wait of a timing for compilations. `peers` are further baselines: functions
-        ``FILE::NAME`` that compute the task with another library. `starts_ahead` is as `Baselines`'."""
-        self._task, self._device, self._plan, self._seed = task, device, plan or TimingPlan(), seed
-        self._baselines = Baselines(
-            make_worker,
-            BaselineCache(cache_directory),
-            device=device,
-            names=baselines,
-            peers=peers,
-            starts_ahead=starts_ahead,
-        )
-        self._noise = TimingNoise(device, seed)
+        """`baselines` start and end with the timer. `patience_s` is the maximum wait of a timing for compilations."""
+        self._task, self._baselines, self._plan, self._seed = task, baselines, plan or TimingPlan(), seed
+        self._noise = TimingNoise(baselines.device, seed)
         self._patience_s, self._numbers = patience_s, count()
         self._waited_until: dict[str, float] = {}
         self._ranked: dict[str, Timed] = {}
@@ -165,7 +148,7 @@ class OperationTimer:
             return outcome
 
     def _job(self, operation: TimedOperation) -> Job:
-        return baseline_job(self._task, self._device, operation.bound, operation.direction, operation.files)
+        return baseline_job(self._task, self._baselines.device, operation.bound, operation.direction, operation.files)
 
     async def _offered(self, job: Job) -> None:
         """Continue when the caller is cancelled: a process whose answer is not read is lost for all later jobs."""

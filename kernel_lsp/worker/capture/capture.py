@@ -19,7 +19,7 @@ from ..failure import Failure, TargetFailure
 from ..files import PLAN_NAMES
 from ..host import take_asked
 from .call import capture_call, prepare_module, refuse_empty
-from .captured import WARM, Argument, Captured
+from .captured import WARM, Argument, Captured, bind_sizes
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of
 from .lifting import lifted, state_of
 from .load import Callee, LoadedFile, load_file, resolve
@@ -345,20 +345,9 @@ def _nodes(captured: Captured) -> list[dict[str, Any]]:
 
 
 def _misfit(captured: Captured, shapes: dict[str, list[int]]) -> str:
-    """Describe shapes that do not fit the capture: a different fixed dim, a symbol with two sizes, or one out of
-    bounds."""
-    sizes: dict[Any, int] = {}
-    for argument in captured.arguments:
-        fake = captured.program.fake_inputs[argument.position]
-        shape = shapes[argument.name]
-        if len(shape) != fake.dim():
-            return f"'{argument.name}' has {len(shape)} dims, captured with {fake.dim()}"
-        for position, (declared, size) in enumerate(zip(fake.shape, shape)):
-            expression = getattr(getattr(declared, "node", None), "expr", None)
-            wanted = int(declared) if expression is None else sizes.setdefault(expression, size)
-            if size != wanted:
-                return f"dim {position} of '{argument.name}' is {size}, and the capture has {wanted} there"
-    for symbol, size in sizes.items():
+    """Describe shapes that do not fit the capture: as `bind_sizes` finds, or with a symbol out of bounds."""
+    sizes, problem = bind_sizes(captured, shapes)
+    for symbol, size in sizes.items() if not problem else ():
         if symbol in captured.bounds and size != 1 and not captured.bounds[symbol].holds(size):
             return f"the size {size} is outside of the bounds of {captured.symbols.names.get(symbol, symbol)}"
-    return ""
+    return problem

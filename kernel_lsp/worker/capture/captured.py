@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from .graph import GraphText
 from .inputs import CallInputs, StateOf
 from .load import Callee
 from .program import Placeholder, Program, Wrapper
-from .symbols import Bounds, SymbolTable, is_settled
+from .symbols import Bounds, SymbolTable, expression_of, is_settled
 
 LARGE_BYTES = 256 << 20
 """Bytes of a parameter from which all cases of a capture have the same noise."""
@@ -167,6 +168,22 @@ class Captured:
     def _state(self, argument: Argument) -> StateOf | None:
         index = argument.placeholder.index
         return self.inputs.tensors[index].state if argument.placeholder.role == "input" else None
+
+
+def bind_sizes(captured: Captured, shapes: Mapping[str, Sequence[int]]) -> tuple[dict[Any, int], str]:
+    """Return the size of every symbol, and computed size, from the shapes of the arguments; and what does not fit: a
+    different fixed dim, or a symbol with two sizes."""
+    sizes: dict[Any, int] = {}
+    for argument in captured.arguments:
+        fake, shape = captured.program.fake_inputs[argument.position], shapes.get(argument.name, ())
+        if len(shape) != fake.dim():
+            return sizes, f"'{argument.name}' has {len(shape)} dims, captured with {fake.dim()}"
+        for position, (declared, size) in enumerate(zip(fake.shape, shape)):
+            expression = expression_of(declared)
+            wanted = int(declared) if expression is None else sizes.setdefault(expression, size)
+            if size != wanted:
+                return sizes, f"dim {position} of '{argument.name}' is {size}, and the capture has {wanted} there"
+    return sizes, ""
 
 
 def is_lifted(argument: Argument) -> bool:

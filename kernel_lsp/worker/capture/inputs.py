@@ -7,10 +7,8 @@ values.
 from __future__ import annotations
 
 import inspect
-import mmap
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Union
 
 import torch
@@ -19,12 +17,10 @@ from torch.utils import _pytree as pytree
 
 from ..failure import TargetFailure
 from ..files import plan_dtype, torch_dtype
+from ..large_random import untouched
 from ..names import identifier
 from .load import LoadedFile, call_user, find_symbol
 
-PLAIN_BYTES = 1 << 30
-MAP_NORESERVE = 0x4000
-"""Flag of mmap from <asm-generic/mman.h>: the kernel then accepts mappings larger than the machine's memory."""
 CAPTURED_SCALARS = (bool, int, float)
 KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
 
@@ -53,11 +49,7 @@ class TensorLeaf:
 
     def empty(self) -> torch.Tensor:
         """Return a tensor of the captured shape that takes no memory until it is touched, whatever its size."""
-        n_bytes = torch.Size(self.shape).numel() * self.dtype.itemsize
-        if n_bytes <= PLAIN_BYTES or sys.platform != "linux":
-            return torch.empty(self.shape, dtype=self.dtype)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-        return torch.frombuffer(mmap.mmap(-1, n_bytes, flags=flags), dtype=self.dtype).view(self.shape)
+        return untouched(self.shape, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -88,6 +80,19 @@ class CallInputs:
     @property
     def tensors(self) -> list[TensorLeaf]:
         return [leaf for leaf in self.leaves if isinstance(leaf, TensorLeaf)]
+
+    def with_more(
+        self, leaves: Sequence[TensorLeaf], values: Callable[[], list[torch.Tensor]], **changes: Any
+    ) -> CallInputs:
+        """Return these with further tensors: a call takes a list of those, then the user's arguments and keywords."""
+        n_own, own = len(self.tensors), self.fresh
+
+        def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+            positional, keywords = self.rebuild(tensors[:n_own])
+            return [list(tensors[n_own:]), positional, keywords], {}
+
+        fresh = None if own is None else lambda: [*own(), *values()]
+        return replace(self, leaves=[*self.leaves, *leaves], rebuild=rebuild, fresh=fresh, **changes)
 
 
 def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any]) -> CallInputs:

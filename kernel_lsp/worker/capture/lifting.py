@@ -12,6 +12,7 @@ import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Callable
 
 import torch
@@ -39,28 +40,15 @@ def lifted(callee: Callee, inputs: CallInputs, varying: Mapping[str, Sequence[in
     module, state = callee.owner, state_of(callee.owner)
     parameters = dict(module.named_parameters())
     leaves = [_leaf(name, tensor, name in parameters, varying.get(name, ())) for name, tensor in state.items()]
-    n_own, names = len(inputs.tensors), list(state)
 
-    def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        positional, keywords = inputs.rebuild(tensors[:n_own])
-        return [dict(zip(names, tensors[n_own:])), positional, keywords], {}
+    def values() -> list[torch.Tensor]:
+        return [tensor.detach().clone() for tensor in state.values()]
 
-    def fresh() -> list[torch.Tensor]:
-        own = inputs.fresh() if inputs.fresh is not None else []
-        return [*own, *(tensor.detach().clone() for tensor in state.values())]
-
-    def call(values: dict[str, torch.Tensor], positional: list[Any], keywords: dict[str, Any]) -> Any:
-        return torch.func.functional_call(module, values, tuple(positional), keywords)
+    def call(given: list[torch.Tensor], positional: list[Any], keywords: dict[str, Any]) -> Any:
+        return torch.func.functional_call(module, dict(zip(state, given)), tuple(positional), keywords)
 
     own_values = {leaf.name: tensor.detach() for leaf, tensor in zip(leaves, state.values())}
-    made = CallInputs(
-        [*inputs.leaves, *leaves],
-        rebuild,
-        fresh if inputs.fresh is not None else None,
-        inputs.notes,
-        own_values,
-        inputs.numbers,
-    )
+    made = inputs.with_more(leaves, values, state=own_values)
     return Callee(call, None, list(callee.notes), module), made
 
 
@@ -74,15 +62,9 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
     """Return the same call with the tensors that it draws as inputs after the user's, in the order of the draws; the
     call itself where it draws in another way."""
     drawn = _recorded(callee, inputs)
-    n_own = len(inputs.tensors)
 
-    def rebuild(tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-        positional, keywords = inputs.rebuild(tensors[:n_own])
-        return [list(tensors[n_own:]), positional, keywords], {}
-
-    def fresh() -> list[torch.Tensor]:
-        own = inputs.fresh() if inputs.fresh is not None else []
-        return [*own, *(_draw(name, leaf) for name, leaf in drawn)]
+    def draws() -> list[torch.Tensor]:
+        return [_draw(name, leaf) for name, leaf in drawn]
 
     function = callee.call.forward if isinstance(callee.call, torch.nn.Module) else callee.call
 
@@ -94,19 +76,8 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
     notes = [
         f"the code draws '{leaf.name}' (torch.{name}): it is an argument, drawn by the caller" for name, leaf in drawn
     ]
-    leaves = [*inputs.leaves, *(leaf for _, leaf in drawn)]
-    made = CallInputs(
-        leaves,
-        rebuild,
-        fresh if inputs.fresh is not None else None,
-        [*inputs.notes, *notes],
-        inputs.state,
-        inputs.numbers,
-    )
-    lifted = Callee(
-        call, callee.owner, list(callee.notes), callee.lifted, callee.passes_state, draws=max(1, len(drawn))
-    )
-    return lifted, made
+    made = inputs.with_more([leaf for _, leaf in drawn], draws, notes=[*inputs.notes, *notes])
+    return replace(callee, call=call, notes=list(callee.notes), draws=max(1, len(drawn))), made
 
 
 class _Draws(TorchFunctionMode, ABC):

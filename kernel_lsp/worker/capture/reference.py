@@ -49,7 +49,6 @@ class ReferenceArgument:
 
     name: str
     placeholder: str | None
-    default: str | None = None
 
 
 class ReferencePrinter:
@@ -90,7 +89,7 @@ class ReferencePrinter:
         returned = ", ".join(self._texts[result.name].code for result in results.values())
         return "\n".join(
             [
-                f"def {name}_reference({self._signature(arguments)}):",
+                f"def {name}_reference({', '.join(argument.name for argument in arguments)}):",
                 *self._size_lines(returned),
                 *self._lines,
                 f"{INDENT}return {returned}",
@@ -117,9 +116,6 @@ class ReferencePrinter:
                 dtype = node.meta["val"].dtype
                 if dtype.is_floating_point:
                     self._input_of_dtype.setdefault(dtype, by_node[node.name])
-
-    def _signature(self, arguments: Sequence[ReferenceArgument]) -> str:
-        return ", ".join(a.name if a.default is None else f"{a.name}={a.default}" for a in arguments)
 
     def _size_lines(self, returned: str) -> list[str]:
         """Return lines such as ``B = x.shape[0]`` for each symbol that the body mentions."""

@@ -58,8 +58,13 @@ class SymbolTable:
 
 def symbol_of(size: Any) -> sympy.Symbol | None:
     """Return the symbol of a SymInt that is a single symbol; None for a number or a compound."""
-    expression = getattr(getattr(size, "node", None), "expr", None)
+    expression = expression_of(size)
     return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def expression_of(size: Any) -> sympy.Expr | None:
+    """Return the expression of a SymInt; None for a number."""
+    return getattr(getattr(size, "node", None), "expr", None)
 
 
 def is_settled(size: torch.SymInt) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sympy
@@ -85,19 +85,26 @@ def _symbols_kept(captured: Captured) -> set[sympy.Symbol]:
 
 def _arguments(captured: Captured) -> list[dict[str, Any]]:
     """Return inputs in the user's order with the scalars between them, then parameters and buffers."""
+    limits = index_limits(captured)
+    return [
+        _scalar(given) if argument is None else _tensor(captured, argument, given, limits)
+        for given, argument in _in_order(captured)
+    ] + [{**_scalar(number), "qualified_name": number.path} for number in captured.module_numbers]
+
+
+def _in_order(captured: Captured) -> Iterator[tuple[Any, Argument | None]]:
+    """Yield each of the user's inputs with its argument, None for a scalar, then other arguments with None."""
     # Lifted inputs follow the user's own, parameters first.
     by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
-    limits = index_limits(captured)
-    listed, index = [], -1
+    index = -1
     for leaf in captured.inputs.leaves:
         if isinstance(leaf, ScalarLeaf):
-            listed.append(_scalar(leaf))
+            yield leaf, None
             continue
         index += 1
         if index in by_index:
-            listed.append(_tensor(captured, by_index[index], leaf, limits))
-    listed += [_tensor(captured, a, None, limits) for a in captured.arguments if a.placeholder.role != "input"]
-    return listed + [{**_scalar(number), "qualified_name": number.path} for number in captured.module_numbers]
+            yield leaf, by_index[index]
+    yield from ((None, argument) for argument in captured.arguments if argument.placeholder.role != "input")
 
 
 def _scalar(number: ScalarLeaf | ModuleNumber) -> dict[str, Any]:
@@ -191,18 +198,10 @@ def captured_shapes(captured: Captured) -> dict[str, list[int]]:
 
 
 def _print_reference(captured: Captured, name: str, plain: bool) -> str:
-    arguments = []
-    by_index = {a.placeholder.index: a for a in captured.arguments if a.placeholder.role == "input"}
-    index = -1
-    for leaf in captured.inputs.leaves:
-        if isinstance(leaf, ScalarLeaf):
-            arguments.append(ReferenceArgument(leaf.name, None))
-            continue
-        index += 1
-        if index in by_index:
-            arguments.append(ReferenceArgument(by_index[index].name, by_index[index].placeholder.node))
-    rest = [a for a in captured.arguments if a.placeholder.role != "input"]
-    arguments += [ReferenceArgument(a.name, a.placeholder.node) for a in rest]
+    arguments = [
+        ReferenceArgument(given.name, None) if a is None else ReferenceArgument(a.name, a.placeholder.node)
+        for given, a in _in_order(captured)
+    ]
     arguments += [ReferenceArgument(number.name, None) for number in captured.module_numbers]
     shapes = {a.name: captured.symbols.shape(_fake(captured, a).shape) for a in captured.arguments}
     printer = ReferencePrinter(captured.symbols, shapes, captured.number_texts, plain=plain)

@@ -13,6 +13,7 @@ from ..host import threads_for, without_cuda
 from .backward import BackwardProgram
 from .captured import Captured
 from .program import OWNER, eagerly, quiet, user_outputs
+from .symbols import expression_of
 
 SMALL_SIZE, LEAST_SIZE = 6, 2
 MAX_SMALL_ELEMENTS = 1 << 18
@@ -68,30 +69,57 @@ def agrees_at(captured: Captured, wanted: dict[sympy.Symbol, int], reference: Fu
         with threads_for(named), torch.random.fork_rng(devices=[]), quiet(), contextlib.suppress(Exception):
             # The code may refuse these sizes with any exception: the larger trial, or none, decides then.
             with torch.no_grad():
-                expected = run_original(captured, inputs)
-                if not _agree(expected, _run_core(captured, inputs, sizes)):
+                values = [inputs[p.index] if p.role == "input" else p.value for p in captured.program.placeholders]
+                expected = call_original(captured, values)
+                if not _agree(expected, _run_core(captured, values, sizes)):
                     return False
                 if reference is not None:
                     return _agree(expected, _run_reference(captured, reference, inputs))
-            return captured.backward is None or _backward_agrees(captured, captured.backward, inputs, sizes)
+            return captured.backward is None or _backward_agrees(captured, captured.backward, values, sizes)
     return False
 
 
-def run_original(captured: Captured, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the user's own code, in its own dtypes."""
-    return call_original(captured, inputs, {p.node: p.value for p in captured.program.placeholders})
-
-
-def call_original(captured: Captured, inputs: Sequence[torch.Tensor], state: dict[str, Any]) -> list[torch.Tensor]:
-    """Run the user's code with the given parameters and buffers, by placeholder; it may change copies of the
+def call_original(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the user's own code, in its own dtypes, with the values of the placeholders; it may change copies of the
     buffers."""
-    owner_state = {
-        f"{OWNER}.{p.qualified_name}": state[p.node].clone() if p.role == "buffer" else state[p.node]
-        for p in captured.program.placeholders
+    given = list(zip(captured.program.placeholders, values))
+    state = {
+        f"{OWNER}.{p.qualified_name}": value.clone() if p.role == "buffer" else value
+        for p, value in given
         if p.role in ("parameter", "buffer")
     }
+    inputs = tuple(value for p, value in given if p.role == "input")
     with without_cuda(), eagerly():
-        return list(torch.func.functional_call(captured.wrapper, owner_state, tuple(inputs)))
+        return list(torch.func.functional_call(captured.wrapper, state, inputs))
+
+
+def leaves_of(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return copies of the placeholders' values, which require gradients where these are wanted."""
+    wanted = captured.backward.of if captured.backward is not None else []
+    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
+
+
+def differentiate(
+    captured: Captured,
+    outputs: list[torch.Tensor],
+    leaves: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Return the gradients of the wanted placeholders that exist in the captured backward."""
+    backward = captured.backward
+    assert backward is not None
+    wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
+    pairs = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
+    found = torch.autograd.grad(
+        [output for output, _ in pairs],
+        [leaves[position] for position in wanted],
+        [gradient for _, gradient in pairs],
+        allow_unused=True,
+    )
+    return [
+        gradient if gradient is not None else torch.zeros_like(leaves[position])
+        for position, gradient in zip(wanted, found)
+    ]
 
 
 def input_shapes(captured: Captured, sizes: dict[sympy.Symbol, int]) -> list[tuple[int, ...]]:
@@ -125,7 +153,7 @@ def _small_sizes(captured: Captured, least: int) -> dict[sympy.Symbol, int]:
 
 
 def _size(size: Any, sizes: dict[sympy.Symbol, int]) -> int:
-    expression = getattr(getattr(size, "node", None), "expr", None)
+    expression = expression_of(size)
     if expression is None:
         return int(size)
     return sizes[expression] if expression in sizes else int(expression.subs(sizes))
@@ -167,41 +195,25 @@ class _ShapeChecker(torch.fx.Interpreter):
         return value
 
 
-def _run_core(captured: Captured, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]) -> list[torch.Tensor]:
+def _run_core(captured: Captured, values: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]) -> list[torch.Tensor]:
     """Run the graph that the task holds."""
     program = captured.program
-    values = [inputs[p.index] if p.role == "input" else p.value for p in program.placeholders]
     results = list(_ShapeChecker(program.core.graph_module, sizes).run(*values, enable_io_processing=False))
     return results[len(results) - len(user_outputs(program.core)) :]
 
 
 def _backward_agrees(
-    captured: Captured, backward: BackwardProgram, inputs: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]
+    captured: Captured, backward: BackwardProgram, values: Sequence[torch.Tensor], sizes: dict[sympy.Symbol, int]
 ) -> bool:
     """Check whether the captured backward agrees with autograd through the user's code."""
-    placeholders = captured.program.placeholders
-    values = [inputs[p.index] if p.role == "input" else p.value for p in placeholders]
-    leaves = [v.detach().clone().requires_grad_(position in backward.of) for position, v in enumerate(values)]
-    given, state = list(inputs), {}
-    for placeholder, leaf in zip(placeholders, leaves):
-        if placeholder.role == "input":
-            given[placeholder.index] = leaf
-        else:
-            state[placeholder.node] = leaf
-    outputs = call_original(captured, given, state)
+    leaves = leaves_of(captured, values)
+    outputs = call_original(captured, leaves)
     generator = torch.Generator().manual_seed(SEED)
     gradients = [torch.randn(outputs[p].shape, generator=generator).to(outputs[p].dtype) for p in backward.outputs]
-    reached = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
-    expected = torch.autograd.grad(
-        [output for output, _ in reached],
-        [leaves[position] for position in backward.of],
-        [gradient for _, gradient in reached],
-        allow_unused=True,
-    )
+    expected = differentiate(captured, outputs, leaves, gradients)
     with torch.no_grad():
         found = _ShapeChecker(backward.module, sizes).run(*values, *gradients, enable_io_processing=False)
-    pairs = [(a, b) for a, b in zip(expected, found) if a is not None and b is not None]
-    return _agree([a for a, _ in pairs], [b for _, b in pairs])
+    return _agree(expected, [gradient for gradient in found if gradient is not None])
 
 
 def _run_reference(captured: Captured, reference: Function, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -14,14 +14,12 @@ from ..capture.captured import Captured, KeptParameters
 from ..capture.inputs import TensorLeaf
 from ..capture.task import DEFAULT_INTEGER_RANGE, evaluate_size, index_limits
 from ..capture.validation import input_shapes, seeded
-from ..counter_random import uniform
 from ..failure import TargetFailure
+from ..large_random import DeferredRandom, ParallelRandom, uniform
 from ..oracle.case_filter import lowest_exponent
 from ..oracle.roundings import rounding_ties
-from .deferred_random import DeferredRandom
 from .families import (
     SPARSE_FAMILIES,
-    ParallelRandom,
     buffer_values,
     draw,
     near_own_values,
@@ -58,38 +56,9 @@ def placeholder_values(captured: Captured, case: Case) -> list[torch.Tensor]:
     return [case.inputs[p.index] if p.role == "input" else case.state[p.node] for p in captured.program.placeholders]
 
 
-def leaves_of(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies of the placeholders' values, which require gradients where these are wanted."""
-    wanted = captured.backward.of if captured.backward is not None else []
-    return [value.detach().clone().requires_grad_(position in wanted) for position, value in enumerate(values)]
-
-
 def widened(value: torch.Tensor) -> torch.Tensor:
     """Convert floating values to float64, return others unchanged."""
     return value.double() if value.is_floating_point() else value
-
-
-def differentiate(
-    captured: Captured,
-    outputs: list[torch.Tensor],
-    leaves: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-) -> list[torch.Tensor]:
-    """Return the gradients of the wanted placeholders that exist in the captured backward."""
-    backward = captured.backward
-    assert backward is not None
-    wanted = [position for position, result in zip(backward.of, backward.results) if result is not None]
-    pairs = [(outputs[p], g) for p, g in zip(backward.outputs, gradients) if outputs[p].requires_grad]
-    found = torch.autograd.grad(
-        [output for output, _ in pairs],
-        [leaves[position] for position in wanted],
-        [gradient for _, gradient in pairs],
-        allow_unused=True,
-    )
-    return [
-        gradient if gradient is not None else torch.zeros_like(leaves[position])
-        for position, gradient in zip(wanted, found)
-    ]
 
 
 TIES = "halves"

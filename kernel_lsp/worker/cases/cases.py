@@ -12,7 +12,7 @@ import sympy
 import torch
 
 from ..capture.backward import GRADIENT
-from ..capture.captured import WARM, Argument, Captured
+from ..capture.captured import WARM, Argument, Captured, bind_sizes
 from ..failure import Failure, TargetFailure
 from ..files import PLAN_NAMES, device_of, write_description, write_tensor
 from ..host import threads_for
@@ -38,7 +38,9 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
         raise Failure(f"there is no input family '{family}'; known: {GIVEN}, {', '.join(FAMILIES)}")
     if request["operation"] == "backward" and captured.backward is None:
         raise Failure("the task was captured without its backward")
-    sizes = _bind(captured, request["shapes"])
+    sizes, problem = bind_sizes(captured, request["shapes"])
+    if problem:
+        raise Failure(problem)
     reason = _cannot_make(captured, family, sizes)
     if reason:
         return {"degenerate": True, "reason": reason}
@@ -100,24 +102,6 @@ def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict
         return None
     device = device_of(request.get("device"))
     return sample_of(captured, case, {**captured.captured_sizes, **sizes}, int(request["seed"]), device, from_bytes)
-
-
-def _bind(captured: Captured, shapes: dict[str, list[int]]) -> dict[sympy.Symbol, int]:
-    """Return the size of every symbol, from the shapes of the arguments. Raises Failure when they do not fit the
-    capture."""
-    sizes: dict[sympy.Symbol, int] = {}
-    for argument in captured.arguments:
-        fake = captured.program.fake_inputs[argument.position]
-        wanted = shapes.get(argument.name)
-        if wanted is None or len(wanted) != fake.dim():
-            raise Failure(f"'{argument.name}' needs a shape of {fake.dim()} dims, not {wanted}")
-        for declared, size in zip(fake.shape, wanted):
-            expression = getattr(getattr(declared, "node", None), "expr", None)
-            known = int(declared) if expression is None else sizes.setdefault(expression, size)
-            if known != size:
-                expected = captured.symbols.shape(fake.shape)
-                raise Failure(f"'{argument.name}' has shape [{', '.join(expected)}], and {wanted} does not fit it")
-    return sizes
 
 
 def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]) -> str:

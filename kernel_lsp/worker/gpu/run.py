@@ -12,6 +12,7 @@ An operation is the JSON of `kernel_lsp.core.plan.BoundOperation`.
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import time
 from collections import OrderedDict
@@ -359,11 +360,7 @@ class DeviceInputs:
             self._kept.popitem(last=False)
 
 
+@functools.cache
 def inputs_on(device: int) -> DeviceInputs:
     """Return the inputs of this process."""
-    if device not in _INPUTS:
-        _INPUTS[device] = DeviceInputs(device)
-    return _INPUTS[device]
-
-
-_INPUTS: dict[int, DeviceInputs] = {}
+    return DeviceInputs(device)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
+from ..capture.validation import differentiate, leaves_of
+from ..cases.case_values import Case, placeholder_values, widened
 from ..cases.families import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
 from .case_filter import is_judged_at_ties
 from .fp64_reference import ReferenceRun, Seen, attention_by_its_formula, attention_of_seen, has_attention, run_exact

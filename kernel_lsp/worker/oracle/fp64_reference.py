@@ -16,8 +16,8 @@ import torch
 from ..capture.backward import GRADIENT
 from ..capture.captured import Captured
 from ..capture.program import Program, user_outputs
-from ..capture.validation import call_original
-from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values, widened
+from ..capture.validation import call_original, differentiate, leaves_of
+from ..cases.case_values import Case, placeholder_values, widened
 from ..cases.families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE, draw
 from ..failure import TargetFailure, raised_by_user, short_message
 from ..operators import is_a
@@ -266,20 +266,13 @@ class ReferenceRun:
     def native(self, case: Case, expected: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
         """Run the user's own code at the declared dtypes. Returns the rounded reference and a note where torch has no
         kernel for it."""
-        captured = self.captured
+        captured, values = self.captured, placeholder_values(self.captured, case)
         try:
             if not self.is_backward:
                 with torch.no_grad():
-                    return call_original(captured, case.inputs, case.state), ""
-            leaves = leaves_of(captured, placeholder_values(captured, case))
-            inputs, state = list(case.inputs), dict(case.state)
-            for placeholder, leaf in zip(captured.program.placeholders, leaves):
-                if placeholder.role == "input":
-                    inputs[placeholder.index] = leaf
-                else:
-                    state[placeholder.node] = leaf
-            outputs = call_original(captured, inputs, state)
-            return differentiate(captured, outputs, leaves, case.gradients), ""
+                    return call_original(captured, values), ""
+            leaves = leaves_of(captured, values)
+            return differentiate(captured, call_original(captured, leaves), leaves, case.gradients), ""
         except (RuntimeError, NotImplementedError) as error:
             if "not implemented for" not in str(error):
                 raise _refused(captured, error) from None

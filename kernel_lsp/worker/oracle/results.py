@@ -12,7 +12,8 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.program import quiet
-from ..cases.case_values import Case, differentiate, leaves_of, placeholder_values
+from ..capture.validation import differentiate, leaves_of
+from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..failure import Failure
 from ..gpu.device import once_there_is_memory

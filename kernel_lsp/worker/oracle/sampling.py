@@ -17,7 +17,7 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.program import quiet, user_outputs
-from ..capture.symbols import symbol_of
+from ..capture.symbols import expression_of, symbol_of
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..files import taken
@@ -191,7 +191,7 @@ def _dims(fake: Any, symbol: sympy.Symbol) -> list[int]:
     """Return the dims that are the symbol, and -1 for those computed from it."""
     found = []
     for dim, size in enumerate(fake.shape):
-        expression = getattr(getattr(size, "node", None), "expr", None)
+        expression = expression_of(size)
         if expression is not None and symbol in expression.free_symbols:
             found.append(dim if symbol_of(size) == symbol else -1)
     return found
@@ -201,7 +201,7 @@ def _shape(node: Any, sizes: dict[sympy.Symbol, int]) -> tuple[int, ...] | None:
     """Return the shape of an output; None where a dim is not determined by the sizes."""
     found = []
     for size in node.meta["val"].shape:
-        expression = getattr(getattr(size, "node", None), "expr", None)
+        expression = expression_of(size)
         value = size if expression is None else expression.subs(sizes)
         if expression is not None and not value.is_Integer:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import random
 import time
@@ -19,7 +20,7 @@ import torch
 
 from ..failure import Failure
 from ..files import device_of
-from .stopwatch import Clocks, Resolution, Stopwatch
+from .stopwatch import Clocks, Resolution
 from .subject import (
     GRAPH,
     MAX_SETS,
@@ -118,8 +119,6 @@ def admit(name: str, subject: Subject, n_calls: int = 0) -> dict[str, Any]:
         return _arranged(subject, n_calls or long_enough(subject))
 
 
-_CLOCKS: dict[int | None, Clocks] = {}
-_RESOLUTIONS: dict[int | None, Resolution] = {}
 _DRAW = random.Random()
 
 
@@ -177,7 +176,7 @@ def _operator_samples(subject: Subject, n_calls: int) -> list[float]:
 def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, Any]:
     """Set the calls of each sample, and return the result."""
     put_calls(subject, n_calls, method)
-    resolution = _resolution(subject.device, stopwatch_of(subject.device))
+    resolution = _resolution(subject.device)
     time_us = probe_us(subject)
     subject.free_temporaries()
     return {
@@ -195,10 +194,9 @@ def _arranged(subject: Subject, n_calls: int, method: str = GRAPH) -> dict[str, 
     }
 
 
-def _resolution(device: int | None, stopwatch: Stopwatch) -> Resolution:
-    if device not in _RESOLUTIONS:
-        _RESOLUTIONS[device] = stopwatch.resolution()
-    return _RESOLUTIONS[device]
+@functools.cache
+def _resolution(device: int | None) -> Resolution:
+    return stopwatch_of(device).resolution()
 
 
 def _facts(device: int | None) -> dict[str, Any]:
@@ -227,10 +225,9 @@ def _uuid(device: int) -> str:
     return f"GPU-{uuid}" if uuid else ""
 
 
+@functools.cache
 def _clocks(device: int | None) -> Clocks:
-    if device not in _CLOCKS:
-        _CLOCKS[device] = Clocks("" if device is None else _uuid(device))
-    return _CLOCKS[device]
+    return Clocks("" if device is None else _uuid(device))
 
 
 def _subject(request: dict[str, Any]) -> Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,14 +42,10 @@ class CapturedCalls:
         self._graph.replay()
 
 
+@functools.cache
 def capture_stream(device: int) -> torch.cuda.Stream:
     """Return one stream per device: the default stream cannot be captured."""
-    if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)
-    return _STREAMS[device]
-
-
-_STREAMS: dict[int, torch.cuda.Stream] = {}
+    return torch.cuda.Stream(device)
 
 
 GRAPH, STREAM = "graph", "stream"
@@ -250,14 +247,10 @@ def refuse_zeros(inputs: Mapping[str, torch.Tensor]) -> None:
         raise Failure("all floating inputs are zero: times on zeros are not true of other inputs")
 
 
+@functools.cache
 def stopwatch_of(device: int | None) -> Stopwatch:
     """Return one stopwatch per device, with its memory to flush with."""
-    if device not in _STOPWATCHES:
-        _STOPWATCHES[device] = HostStopwatch() if device is None else CudaStopwatch(device)
-    return _STOPWATCHES[device]
-
-
-_STOPWATCHES: dict[int | None, Stopwatch] = {}
+    return HostStopwatch() if device is None else CudaStopwatch(device)
 
 
 def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:

@@ -18,6 +18,8 @@ from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Task, TaskTensor
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
+from kernel_lsp.verify.timing.baseline_cache import BaselineCache
+from kernel_lsp.verify.timing.baselines import Baselines
 from kernel_lsp.verify.timing.operation import OperationTimer
 from kernel_lsp.verify.timing.result import Timed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import TimingPlan
@@ -102,17 +104,9 @@ async def bench(
         made.append(FakeWorker({**common, "seed": 100 + len(made)}))
         return made[-1]
 
-    timer = OperationTimer(
-        task(),
-        make_worker,
-        device=0,
-        cache_directory=folder / "cache",
-        baselines=baselines,
-        plan=plan,
-        patience_s=patience_s,
-        peers=peers,
-        starts_ahead=starts_ahead,
-    )
+    known = BaselineCache(folder / "cache")
+    pytorch = Baselines(make_worker, known, device=0, names=baselines, peers=peers, starts_ahead=starts_ahead)
+    timer = OperationTimer(task(), pytorch, plan=plan, patience_s=patience_s)
     async with FakeWorker({**common, **(candidate or {})}) as worker, timer:
         yield Bench(folder, timer, worker, made)
 
