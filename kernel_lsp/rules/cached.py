@@ -58,9 +58,7 @@ class Kept(Generic[Key, Entry]):
     """A cache of at most `max_entries` values that take at most `max_bytes` together. Each pause while typing in a long
     function leaves one version of its text behind, so a limit on entries alone would not bound the memory.
 
-    `n_bytes_of` returns the size of an entry. It must return the same size for a value that replaces another of its
-    key.
-    """
+    `n_bytes_of` returns the size of an entry."""
 
     def __init__(self, max_entries: int, max_bytes: int, n_bytes_of: Callable[[Key, Entry], int]) -> None:
         self._max_entries, self._max_bytes, self._n_bytes_of = max_entries, max_bytes, n_bytes_of
@@ -78,10 +76,9 @@ class Kept(Generic[Key, Entry]):
 
     def keep(self, key: Key, value: Entry) -> None:
         """Add or replace a value. A value that exceeds the byte limit by itself is not kept."""
-        n_before = len(self._entries)
+        if key in self._entries:
+            self.n_bytes -= self._n_bytes_of(key, self._entries.pop(key))
         self._entries[key] = value
-        if len(self._entries) == n_before:
-            return
         self.n_bytes += self._n_bytes_of(key, value)
         while self.n_bytes > self._max_bytes or len(self._entries) > self._max_entries:
             self.n_bytes -= self._n_bytes_of(*self._entries.popitem(last=False))

@@ -22,10 +22,11 @@ from kernel_lsp.rules.pytorch import (
     training,
     usage,
 )
-from kernel_lsp.rules.pytorch.inference import read_scope
+from kernel_lsp.rules.pytorch.functions import FunctionNode
+from kernel_lsp.rules.pytorch.inference import read_program
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
-from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope, first_line
+from kernel_lsp.rules.pytorch.scopes import Scope, first_line
 from kernel_lsp.rules.pytorch.trained import may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
@@ -60,21 +61,28 @@ def check(text: str, *, tree: ParsedModule | None = None) -> tuple[RuleFinding, 
     return tuple(sorted(kept, key=lambda finding: (finding.range, finding.code))[:MAX_FINDINGS])
 
 
-def _n_bytes_of(key: tuple, findings: tuple[RuleFinding, ...]) -> int:
+_Entry = tuple[tuple[RuleFinding, ...], int | None]
+"""The findings of a function, and the hash of the file's text where they depend on other functions."""
+
+
+def _n_bytes_of(key: tuple, entry: _Entry) -> int:
     """Return the bytes of an entry: its lines and its findings."""
-    return sum(map(len, key[0])) + LINE_BYTES * len(key[0]) + FINDING_BYTES * len(findings)
+    return sum(map(len, key[0])) + LINE_BYTES * len(key[0]) + FINDING_BYTES * len(entry[0])
 
 
-_kept: Kept[tuple, tuple[RuleFinding, ...]] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
-"""Cached findings, by everything that the rules about one function depend on. Ranges are relative to the function's
-first line."""
+_kept: Kept[tuple, _Entry] = Kept(MAX_KEPT_FUNCTIONS, MAX_KEPT_BYTES, _n_bytes_of)
+"""Cached findings, by everything in a function and its file that the rules read directly. Ranges are relative to the
+function's first line."""
 
 
 def _findings(module: ParsedModule, names: Names) -> Iterator[RuleFinding]:
     selection = _Selection(names, module)
-    found, inner = _read(module.tree, None, module, selection)
-    yield from found
-    for node, owner in inner:
+    try:
+        top = selection.program.read_once(module.tree, None)
+    except RecursionError:  # nested beyond the stack: nothing is reported
+        return
+    yield from _check(top, selection.checks_for(module.text, False))
+    for node, owner in top.inner:
         yield from _function_findings(node, owner, module, selection)
 
 
@@ -86,11 +94,12 @@ def _function_findings(
     init = None if owner is None else owner.methods.get("__init__")
     seen_of_class = None if owner is None else (owner.context, () if init is None else _lines(init, module))
     key = (_text(node, module), node.col_offset, selection.names.context, selection.seen_of_file, seen_of_class)
-    kept = _kept.get(key)
-    if kept is None:
-        kept = tuple(shifted_finding(finding, -line) for finding in _fresh_findings(node, owner, module, selection))
-        _kept.keep(key, kept)
-    return tuple(shifted_finding(finding, line) for finding in kept)
+    found, text = _kept.get(key) or ((), 0)
+    if text is not None and text != selection.text:
+        fresh, is_followed = _fresh_findings(node, owner, module, selection)
+        found = tuple(shifted_finding(finding, -line) for finding in fresh)
+        _kept.keep(key, (found, selection.text if is_followed else None))
+    return tuple(shifted_finding(finding, line) for finding in found)
 
 
 _FILE_WORDS = (
@@ -136,28 +145,26 @@ def _lines(node: FunctionNode, module: ParsedModule) -> tuple[str, ...]:
 
 def _fresh_findings(
     node: FunctionNode, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
-) -> Iterator[RuleFinding]:
-    waiting: list[Definition] = [(node, owner)]
+) -> tuple[list[RuleFinding], bool]:
+    """Return the findings of a function and of those nested in it, and whether they depend on other functions. A
+    function that no rule can match is not read."""
+    found: list[RuleFinding] = []
+    is_followed = False
+    waiting: list[tuple[FunctionNode, ModuleClass | None]] = [(node, owner)]
     while waiting:
         function, its_owner = waiting.pop()
-        found, inner = _read(function, its_owner, module, selection)
-        yield from found
-        waiting += inner
-
-
-def _read(
-    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, selection: _Selection
-) -> tuple[list[RuleFinding], list[Definition]]:
-    """Return the findings of one scope and the functions nested in it. A scope that no rule can match is not read."""
-    text = module.text if isinstance(node, ast.Module) else "\n".join(_lines(node, module))
-    checks = selection.checks_for(text, may_be_forward(node, owner, module))
-    if not checks and not isinstance(node, ast.Module) and text.count("def") <= 1 and "class" not in text:
-        return [], []
-    try:
-        scope, inner = read_scope(node, owner, module, selection.names)
-    except RecursionError:  # nested beyond the stack: nothing is reported
-        return [], []
-    return _check(scope, checks), inner
+        text = "\n".join(_lines(function, module))
+        checks = selection.checks_for(text, may_be_forward(function, its_owner, module))
+        if not checks and text.count("def") <= 1 and "class" not in text:
+            continue
+        try:
+            scope = selection.program.read_once(function, its_owner)
+        except RecursionError:  # nested beyond the stack: nothing is reported
+            continue
+        found += _check(scope, checks)
+        is_followed = is_followed or scope.is_followed
+        waiting += scope.inner
+    return found, is_followed
 
 
 def _check(scope: Scope, checks: tuple[Check, ...]) -> list[RuleFinding]:
@@ -174,6 +181,8 @@ class _Selection:
 
     def __init__(self, names: Names, module: ParsedModule) -> None:
         self.names = names
+        self.program = read_program(module, names)
+        self.text = hash(module.text)
         self.seen_of_file = _seen_of_file(module)
         renamed = {target.rpartition(".")[2] for target in names.imported.values()} - names.imported.keys()
         self.renamed = "".join(f" {name}(" for name in sorted(renamed))

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.chains import chains_of
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
@@ -107,7 +108,7 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     "KL114",
     "cat-in-loop",
     WARNING,
-    needs=("cat concat vstack hstack", f"{LOOP_WORDS} past cache"),
+    needs=("cat concat vstack hstack", f"{LOOP_WORDS} past cache self"),
     summary="`torch.cat` grows a tensor in a loop",
     why="""
     Each round copies everything so far: the cost is quadratic in the number of rounds. Collect the parts in a list and
@@ -140,6 +141,10 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
         statement = next((n for n in scope.around(call) if isinstance(n, ast.stmt)), None)
         if not isinstance(statement, ast.Assign) or not isinstance(call.args[0], ast.List | ast.Tuple):
             continue
+        attribute = _grown_attribute(parts, statement)
+        if attribute and scope.loop_around(statement) is None and _is_cache(attribute, scope):
+            message = f"`{attribute}` is copied whole in each call: allocate it once, and write at the position"
+            yield Hit(scope.module.range(call), message, (), INFORMATION)
         name, loop = ast.unparse(statement.targets[0]), scope.loop_around(statement)
         cache = _cache_of(parts[0], scope) if len(parts) == 2 else ""
         if cache and loop is None:
@@ -159,7 +164,7 @@ def cat_in_loop(scope: Scope) -> Iterator[Hit]:
     "KL160",
     "handwritten-attention",
     INFORMATION,
-    needs=("softmax", "matmul bmm @ einsum"),
+    needs=("matmul bmm @ einsum",),
     summary="An attention that writes its scores to memory",
     why="""
     `softmax(q @ k.T * scale) @ v` writes and reads a matrix of all pairs of positions several times over.
@@ -184,11 +189,13 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     products: list[tuple[ast.expr, ast.expr]] = [(b, b.left) for b in scope.binaries if isinstance(b.op, ast.MatMult)]
     products += [(c, o) for c in scope.calls if scope.function_name(c) in _PRODUCTS and (o := scope.operand(c))]
     products += [(c, a) for c in scope.calls if scope.function_name(c) in _PRODUCTS for a in scope.arguments(c)]
-    products += [(c, c.args[1]) for c in scope.calls if scope.function_name(c) == "einsum" and len(c.args) == 3]
-    for node, weights in products:
+    sums = [call for call in scope.calls if scope.function_name(call) == "einsum" and len(call.args) == 3]
+    products += [(call, operand) for call in sums for operand in call.args[1:]]
+    is_fallback = any(flow.called_name(call) == "scaled_dot_product_attention" for call in scope.calls)
+    for node, weights in products if not is_fallback else ():
         softmax = _behind(weights, scope, "softmax")
-        scores = None if softmax is None else _operand(softmax, scope)
-        if scores is not None and _is_product(scores, scope):
+        scores = None if softmax is None else _operand(*softmax)
+        if softmax is not None and scores is not None and _is_product(scores, softmax[1]):
             yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
 
 
@@ -219,6 +226,21 @@ def _cache_of(node: ast.expr, scope: Scope) -> str:
         node = node.value
     is_cache = isinstance(node, ast.Name) and node.id in scope.parameters and re.search(r"past|cache", node.id)
     return node.id if is_cache and isinstance(node, ast.Name) else ""
+
+
+def _grown_attribute(parts: list[ast.expr], statement: ast.Assign) -> str:
+    """Return the attribute of the object that ``self.k = torch.cat([self.k, k])`` extends."""
+    targets = [each for target in statement.targets for each in getattr(target, "elts", [target])]
+    found = {ast.unparse(each) for each in targets if isinstance(each, ast.Attribute | ast.Subscript)}
+    grown = [text for part in parts if (text := ast.unparse(part)) in found]
+    return grown[0] if grown else ""
+
+
+def _is_cache(attribute: str, scope: Scope) -> bool:
+    """Return whether the method runs in a loop of the file, or is named after a cache of keys and values."""
+    owner = "" if scope.function is None or scope.function.owner is None else scope.function.owner.name
+    is_looped = any(caller.loop_around(call) is not None for call, caller in flow.callers(scope))
+    return "self" in scope.parameters and (is_looped or bool(re.search(r"(?i)past|cache|\bkv", f"{owner} {attribute}")))
 
 
 def _is_read_besides(name: str, loop: ast.stmt, statement: ast.Assign) -> bool:
@@ -286,19 +308,20 @@ def value_above(node: ast.expr, scope: Scope) -> ast.expr:
     return max(above, key=lambda value: value.lineno, default=scope.definition(node))
 
 
-def _behind(node: ast.expr | None, scope: Scope, name: str) -> ast.Call | None:
-    """Return the call of a function that produces a value, traced through masks, dropout and casts."""
-    for _ in range(MAX_STEPS):
-        node = None if node is None else value_above(node, scope)
-        if not isinstance(node, ast.Call):
-            return None
-        found = _called(node, scope)
+def _behind(node: ast.expr | None, scope: Scope, name: str, depth: int = 0) -> tuple[ast.Call, Scope] | None:
+    """Return the call of a function that produces a value, traced through masks, dropout, casts and the functions of
+    the file."""
+    for each, where in flow.origins(node, scope) if node is not None and depth < MAX_STEPS else ():
+        if not isinstance(each, ast.Call):
+            continue
+        found = _called(each, where)
         if found == name:
-            return node
-        is_module = isinstance(node.func, ast.Attribute) and "drop" in node.func.attr and len(node.args) == 1
-        if found not in (*_PASSED, *_TRANSPOSES) and not is_module:
-            return None
-        node = node.args[0] if is_module else _operand(node, scope)
+            return each, where
+        is_module = isinstance(each.func, ast.Attribute) and "drop" in each.func.attr and len(each.args) == 1
+        if found in (*_PASSED, *_TRANSPOSES) or is_module:
+            inner = _behind(each.args[0] if is_module else _operand(each, where), where, name, depth + 1)
+            if inner is not None:
+                return inner
     return None
 
 
@@ -317,49 +340,35 @@ def _operand(node: ast.Call, scope: Scope) -> ast.expr | None:
     return scope.operand(node)
 
 
-def _is_product(node: ast.expr, scope: Scope) -> bool:
+def _is_product(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
-    for _ in range(MAX_STEPS):
-        node = value_above(node, scope)
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.MatMult):
-                return _is_transposed(node.right, scope)
-            node = node.left
-            continue
-        if not isinstance(node, ast.Call):
-            return False
-        if scope.function_name(node) == "einsum" or _returns_product(node, scope):
-            return True
-        if scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
-            return _is_transposed(node.args[2], scope)
-        if scope.function_name(node) in _PRODUCTS:
-            first = _operand(node, scope)
-            return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
-        operand = _operand(node, scope) if _called(node, scope) in (*_PASSED, *_SCALES) else None
-        if operand is None:
-            return False
-        node = operand
-    return False
+    return depth < MAX_STEPS and any(_is_scores(*each, depth + 1) for each in flow.origins(node, scope))
 
 
-def _returns_product(call: ast.Call, scope: Scope) -> bool:
-    """Return whether a function of the file returns scores: ``q @ k.transpose(-2, -1)``, or such an einsum."""
-    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    returned = [
-        n.value for function in scope.module.functions_named(name) for n in nodes_of(function, ast.Return) if n.value
-    ]
-    text = " ".join(map(ast.unparse, returned))
-    return len(returned) == 1 and "softmax" not in text and bool(_SCORES.search(text))
-
-
-_SCORES = re.compile(r"einsum\(|(?:@|matmul\(|bmm\().*\b(?:transpose|permute|mT|swapaxes)\b")
+def _is_scores(node: ast.expr, scope: Scope, depth: int) -> bool:
+    if isinstance(node, ast.BinOp):
+        is_product = isinstance(node.op, ast.MatMult)
+        return _is_transposed(node.right, scope) if is_product else _is_product(node.left, scope, depth)
+    if not isinstance(node, ast.Call):
+        return False
+    if scope.function_name(node) == "einsum":
+        return True
+    if scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
+        return _is_transposed(node.args[2], scope)
+    if scope.function_name(node) in _PRODUCTS:
+        first = _operand(node, scope)
+        return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
+    operand = _operand(node, scope) if _called(node, scope) in (*_PASSED, *_SCALES) else None
+    return operand is not None and _is_product(operand, scope, depth)
 
 
 def _is_transposed(node: ast.expr, scope: Scope) -> bool:
-    node = value_above(node, scope)
-    if isinstance(node, ast.Attribute):
-        return node.attr in ("T", "mT")
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TRANSPOSES
+    for each, _ in flow.origins(node, scope):
+        if isinstance(each, ast.Attribute) and each.attr in ("T", "mT"):
+            return True
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _TRANSPOSES:
+            return True
+    return False
 
 
 def is_recurrence(loop: ast.For) -> bool:

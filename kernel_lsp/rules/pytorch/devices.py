@@ -6,8 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
+from kernel_lsp.rules.pytorch.parsing import nodes_in
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -57,7 +59,7 @@ def allocation_without_device(scope: Scope) -> Iterator[Hit]:
     "KL121",
     "created-then-moved",
     WARNING,
-    needs=(" ".join(sorted(_CREATORS)), "to cuda"),
+    needs=("to cuda",),
     summary="A tensor is created on the CPU and then moved",
     why="""
     `torch.zeros(n).to(device)` fills memory on the CPU and copies it, which waits for the GPU. With `device=` the
@@ -78,10 +80,8 @@ def allocation_without_device(scope: Scope) -> Iterator[Hit]:
 )
 def created_then_moved(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
-        name = scope.dotted(call.func).removeprefix("torch.")
-        if name not in _CREATORS or scope.dotted(call.func) != f"torch.{name}" or keyword(call, "device") is not None:
-            continue
-        outer = _moving_call(call, scope)
+        name = _made_on_cpu(call, scope)
+        outer = _moving_call(call, scope) if name else None
         if outer is None:
             continue
         fixes: tuple[QuickFix, ...] = ()
@@ -92,6 +92,15 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
                 fixes = (_create_there(call, outer, '"cuda"', scope),)
         message = f"`torch.{name}` fills CPU memory that is then copied: create it there"
         yield Hit(scope.module.range(outer), message, fixes, WARNING if scope.is_forward else INFORMATION)
+    for call in scope.calls:
+        moved = call.func.value if isinstance(call.func, ast.Attribute) and _moves(call, scope) else None
+        if moved is None or not (scope.is_forward or scope.loop_around(call) or flow.runs_each_step(scope)):
+            continue
+        found = flow.origins(moved, scope) if _is_only_moved(moved, scope) else []
+        names = {name for each, where in found if each is not moved and (name := _made_on_cpu(each, where))}
+        if found and len(names) == 1:
+            message = f"`torch.{names.pop()}` fills CPU memory that is then copied: create it there"
+            yield Hit(scope.module.range(call), message, (), INFORMATION)
 
 
 @declare(
@@ -150,11 +159,34 @@ def _moving_call(call: ast.Call, scope: Scope) -> ast.Call | None:
     outer = scope.parents.get(id(attribute))
     if not isinstance(attribute, ast.Attribute) or not isinstance(outer, ast.Call) or outer.func is not attribute:
         return None
-    if attribute.attr == "cuda":
-        return outer
-    names_device = any(_is_device(argument, scope) or scope.is_tensor(argument) for argument in outer.args)
-    names_device |= keyword(outer, "device") is not None
-    return outer if attribute.attr == "to" and names_device else None
+    return outer if _moves(outer, scope) else None
+
+
+def _moves(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call is ``x.cuda()`` or ``x.to(device)``."""
+    method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    names_device = any(_is_device(argument, scope) or scope.is_tensor(argument) for argument in call.args)
+    names_device |= keyword(call, "device") is not None
+    return method == "cuda" or (method == "to" and names_device)
+
+
+def _made_on_cpu(node: ast.expr, scope: Scope) -> str:
+    """Return ``zeros`` for a call of `torch.zeros` that names no device, "" for others."""
+    dotted = scope.dotted(node.func) if isinstance(node, ast.Call) else ""
+    name = dotted.removeprefix("torch.")
+    is_made = isinstance(node, ast.Call) and name in _CREATORS and dotted != name and keyword(node, "device") is None
+    return "" if scope.names.sets_device or not is_made else name
+
+
+def _is_only_moved(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the value is a call's of the file, or a name that is read only to be moved."""
+    if isinstance(node, ast.Call):
+        return True
+    if not isinstance(node, ast.Name) or len(scope.assigned.get(node.id, ())) != 1:
+        return False
+    reads = [each for each in nodes_in(scope.node) if isinstance(each, ast.Name) and each.id == node.id]
+    methods = [scope.parents.get(id(each)) for each in reads if isinstance(each.ctx, ast.Load)]
+    return all(isinstance(each, ast.Attribute) and each.attr in ("to", "cuda") for each in methods)
 
 
 def _is_device(node: ast.expr, scope: Scope) -> bool:
@@ -168,7 +200,7 @@ def _is_device(node: ast.expr, scope: Scope) -> bool:
     if made is not node and not isinstance(made, ast.Name):
         is_made = isinstance(made, ast.Call) and scope.dotted(made.func) == "torch.device"
         return is_made or _is_device(made, scope) or isinstance(made, ast.IfExp)
-    return node.id in ("device", "dev") or node.id.endswith("_device")
+    return node.id.lower() in ("device", "dev") or node.id.endswith("_device")
 
 
 def _is_random(name: str) -> bool:

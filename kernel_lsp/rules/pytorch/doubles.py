@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
 from kernel_lsp.rules.pytorch.parsing import nodes_in
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
@@ -60,7 +61,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     "KL131",
     "float64-from-numpy",
     WARNING,
-    needs=("from_numpy tensor as_tensor", "np numpy array"),
+    needs=("from_numpy tensor as_tensor",),
     summary="An array of NumPy, float64 by default, becomes a tensor",
     why="""
     `torch.from_numpy` keeps NumPy's float64. Everything that meets the tensor is then computed in double precision or
@@ -113,25 +114,50 @@ def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
     return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
 
 
-def _is_double_array(node: ast.expr, scope: Scope) -> bool:
-    node = scope.definition(node)
-    if isinstance(node, ast.BinOp):
-        sides = [scope.definition(side) for side in (node.left, node.right)]
-        is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(side, scope) for side in nodes_in(node))
-        is_widened = is_of_floats and any(_is_numpy(side, scope) for side in sides)
-        return is_widened or any(_is_double_array(side, scope) for side in sides)
-    if isinstance(node, ast.UnaryOp):
-        return _is_double_array(node.operand, scope)
-    if not isinstance(node, ast.Call):
-        return False
-    name = scope.dotted(node.func).removeprefix("numpy.").removeprefix("np.")
-    is_listed = name in _DOUBLE_ARRAYS or (name == "array" and bool(node.args) and _has_floats(node.args[0]))
-    is_array = is_listed and scope.dotted(node.func) != name
-    return is_array and keyword(node, "dtype") is None
+def _is_double_array(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    return depth < flow.MAX_HOPS and any(_makes_doubles(*each, depth + 1) for each in flow.origins(node, scope))
+
+
+def _makes_doubles(node: ast.expr, scope: Scope, depth: int) -> bool:
+    """Return whether an expression without names to follow is a float64 array of NumPy."""
+    match node:
+        case ast.BinOp(left=left, right=right):
+            sides = [each for side in (left, right) for each in flow.origins(side, scope)]
+            is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(*each) for each in sides)
+            is_widened = is_of_floats and any(_is_numpy(*each) for each in sides)
+            return is_widened or any(_is_double_array(side, scope, depth) for side in (left, right))
+        case ast.UnaryOp(operand=inner) | ast.Attribute(value=inner, attr="T"):
+            return _is_double_array(inner, scope, depth)
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if keyword(node, "dtype") is None:
+            made = scope.dotted(node.func)
+            name = made.removeprefix("numpy.").removeprefix("np.")
+            if name == made:
+                draws = any("default_rng" in ast.unparse(each) for each, _ in flow.origins(inner, scope))
+                is_same = method in _KEEPS_TYPE or method in _SAME_TYPE
+                return (draws and method in _DRAWS) or (is_same and _is_double_array(inner, scope, depth))
+            is_listed = name == "array" and bool(node.args) and _has_floats(node.args[0])
+            parts = [each for part in node.args for each in getattr(part, "elts", [part])]
+            is_same = name in _SAME_TYPE and any(_is_double_array(part, scope, depth) for part in parts)
+            return is_listed or is_same or name in _DOUBLE_ARRAYS
+    return False
+
+
+_DRAWS = ("normal", "uniform", "standard_normal", "random", "exponential", "beta", "gamma")
+"""Methods of a generator of NumPy's that draw float64."""
+_KEEPS_TYPE = ("copy", "reshape", "transpose", "ravel", "flatten", "squeeze", "swapaxes", "cumsum", "clip", "repeat")
+_SAME_TYPE = words(
+    """
+    abs append ascontiguousarray clip concatenate cos cumprod cumsum diff divide exp flip hstack log maximum minimum
+    multiply outer pad power repeat roll sin sqrt square stack tile vstack
+    """
+)
+"""Functions of NumPy whose result is float64 if an argument is."""
 
 
 def _is_float(node: ast.AST, scope: Scope) -> bool:
-    """Return whether the node is a number of Python's with a fraction: ``2.0`` or ``np.pi``."""
+    """Return whether the node holds a number of Python's with a fraction: ``2.0`` or ``np.pi``."""
+    if isinstance(node, ast.BinOp):
+        return _is_float(node.left, scope) or _is_float(node.right, scope)
     is_constant = isinstance(node, ast.Attribute) and scope.dotted(node) in ("numpy.pi", "numpy.e", "math.pi", "math.e")
     return is_constant or (isinstance(node, ast.Constant) and type(node.value) is float)
 
@@ -153,6 +179,11 @@ def _has_floats(node: ast.expr) -> bool:
 def _is_converted(call: ast.Call, scope: Scope) -> bool:
     """Return whether a method that follows may give another dtype. A move to a device gives none."""
     node: ast.AST = call
+    statement = scope.parents.get(id(call))
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        name = statement.targets[0].id
+        later = (each for each in scope.attributes if isinstance(each.value, ast.Name) and each.value.id == name)
+        return any(each.attr in ("float", "to", "half", "bfloat16", "type") for each in later)
     while isinstance(attribute := scope.parents.get(id(node)), ast.Attribute):
         node = scope.parents.get(id(attribute), attribute)
         if not isinstance(node, ast.Call) or attribute.attr not in _KEEP_DTYPE:

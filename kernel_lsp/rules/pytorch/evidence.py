@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
+from kernel_lsp.rules.pytorch.functions import FunctionNode
 from kernel_lsp.rules.pytorch.kinds import (
     ARRAY_LIKE_NAMES,
     MULTIPLE_OUTPUT_MODULES,
@@ -16,7 +17,7 @@ from kernel_lsp.rules.pytorch.kinds import (
     Kind,
 )
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope
+from kernel_lsp.rules.pytorch.scopes import Scope
 
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_lsp.rules.pytorch.evidence import CallKinds, tensor_parameters
+from kernel_lsp.rules.pytorch.functions import FunctionNode, functions_of_file
 from kernel_lsp.rules.pytorch.kinds import (
     EXTREMA,
     NOT_TENSOR_METHODS,
@@ -21,24 +22,27 @@ from kernel_lsp.rules.pytorch.kinds import (
 )
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule
-from kernel_lsp.rules.pytorch.scopes import Definition, FunctionNode, Scope
+from kernel_lsp.rules.pytorch.scopes import Program, Scope
 from kernel_lsp.rules.pytorch.trained import is_forward
 
 
-def read_scope(
-    node: FunctionNode | ast.Module, owner: ModuleClass | None, module: ParsedModule, names: Names
-) -> tuple[Scope, list[Definition]]:
-    """Read one function or the top level, and the functions nested in it. Raises RecursionError for code nested
+def read_program(module: ParsedModule, names: Names) -> Program:
+    """Return the functions of a file. Their scopes are read on demand, which raises RecursionError for code nested
     beyond the stack."""
-    scope = Scope(module, names, node, owner)
-    reader = _Reader(scope)
-    reader.read()
-    scope.is_forward = is_forward(scope, reader.has_tensor_parameter, reader.returns_tensor)
-    return scope, reader.inner
+
+    def read(node: FunctionNode | ast.Module, owner: ModuleClass | None) -> Scope:
+        scope = Scope(module, names, node, owner, program)
+        reader = _Reader(scope)
+        reader.read()
+        scope.is_forward = is_forward(scope, reader.has_tensor_parameter, reader.returns_tensor)
+        return scope
+
+    program = Program(functions_of_file(module), read, names)
+    return program
 
 
 class _Reader:
-    """Visit one scope and fill it. `inner` are the nested functions, which are read separately."""
+    """Visit one scope and fill it. Nested functions are read separately."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -46,7 +50,6 @@ class _Reader:
         self.kinds = scope.kinds
         self.values: dict[str, Kind] = {}
         self.calls = CallKinds(scope)
-        self.inner: list[Definition] = []
         self.has_tensor_parameter = False
         self.returns_tensor = False
 
@@ -100,7 +103,7 @@ class _Reader:
                 self.read_parts(item)
 
     def read_function(self, node: FunctionNode) -> None:
-        self.inner.append((node, None))
+        self.scope.inner.append((node, None))
         for decorator in node.decorator_list:
             self.value(decorator)
 
@@ -109,7 +112,7 @@ class _Reader:
         owner = known if known is not None and known.node is node else None
         for child in node.body:
             if isinstance(child, FunctionNode):
-                self.inner.append((child, owner))
+                self.scope.inner.append((child, owner))
 
     def read_assign(self, node: ast.Assign) -> None:
         kind = self.value(node.value)

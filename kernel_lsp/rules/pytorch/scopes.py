@@ -1,18 +1,39 @@
-"""Model one function (or the top level) of a PyTorch file: its tensor expressions, and its nodes by type."""
+"""Model one function (or the top level) of a PyTorch file: its tensor expressions, its nodes by type, and the functions
+and classes of the file that its calls and values lead to."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from kernel_lsp.rules.pytorch.functions import Function, FunctionNode, Functions
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, children_of, nodes_of
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(eq=False)
+class Program:
+    """The functions of one file, and their scopes, which are read when a rule follows a call or a value there."""
+
+    functions: Functions
+    read: Callable[[FunctionNode | ast.Module, ModuleClass | None], Scope]
+    names: Names
+    scopes: dict[int, Scope] = field(default_factory=dict)
+
+    def scope_of(self, function: Function) -> Scope:
+        known = None if function.owner is None else self.names.classes.get(function.owner.name)
+        return self.read_once(function.node, known if known is not None and known.node is function.owner else None)
+
+    def read_once(self, node: FunctionNode | ast.Module, owner: ModuleClass | None) -> Scope:
+        if id(node) not in self.scopes:
+            self.scopes[id(node)] = self.read(node, owner)
+        return self.scopes[id(node)]
 
 
 @dataclass(eq=False)
@@ -24,6 +45,7 @@ class Scope:
     names: Names
     node: FunctionNode | ast.Module
     owner: ModuleClass | None
+    program: Program
     is_forward: bool = False
     kinds: dict[int, Kind] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
@@ -36,6 +58,8 @@ class Scope:
     loops: list[ast.For | ast.AsyncFor | ast.While] = field(default_factory=list)
     comprehensions: list[ast.ListComp | ast.GeneratorExp | ast.SetComp] = field(default_factory=list)
     statements: list[ast.stmt] = field(default_factory=list)
+    inner: list[tuple[FunctionNode, ModuleClass | None]] = field(default_factory=list)
+    """The functions that the scope defines, with the module classes whose methods they are."""
     assigned: dict[str, list[ast.expr]] = field(default_factory=dict)
     """The values that plain assignments bind to each name."""
     dotted_names: dict[int, str] = field(default_factory=dict)
@@ -44,6 +68,21 @@ class Scope:
     """The names in operands of reductions, computed on first use."""
     on_device: dict[int, bool] = field(default_factory=dict)
     """True for expressions with a value of the device, by the id of their nodes."""
+    followed: dict[tuple, Any] = field(default_factory=dict)
+    """Results of following calls and values out of this scope."""
+    is_followed: bool = False
+    """True once findings here depend on other parts of the file than those that rules read directly."""
+
+    @property
+    def function(self) -> Function | None:
+        """The function or method of the file, None for a nested function."""
+        return self.program.functions.by_node.get(id(self.node))
+
+    @property
+    def functions(self) -> Functions:
+        """The functions of the file. Findings depend on all of them from here on."""
+        self.is_followed = bool(self.program.functions.by_node)
+        return self.program.functions
 
     def is_tensor(self, node: ast.AST) -> bool:
         return self.kinds.get(id(node)) in TENSOR_KINDS
@@ -170,7 +209,3 @@ def first_line(node: FunctionNode) -> int:
 def same(first: ast.AST, second: ast.AST) -> bool:
     """Return whether two nodes are the same code."""
     return type(first) is type(second) and ast.dump(first) == ast.dump(second)
-
-
-Definition = tuple[FunctionNode, ModuleClass | None]
-"""A function, and the module class whose method it is."""

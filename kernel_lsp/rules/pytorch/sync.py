@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
-from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
@@ -55,7 +56,9 @@ _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_
 def host_sync(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         name = _to_host(call, scope)
-        if name and not _is_wanted_on_cpu(call, scope):
+        loop = scope.loop_around(call) if name else None
+        is_rare = loop is not None and is_occasional(call, loop, scope, may_leave=False)
+        if name and not is_rare and not _is_wanted_on_cpu(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU at each forward: keep the value in a tensor")
 
 
@@ -169,7 +172,6 @@ def print_tensor(scope: Scope) -> Iterator[Hit]:
     needs=(
         "item tolist numpy cpu float int bool complex any all print isnan isfinite isinf if while log info add_scalar "
         "set_postfix update push add append",
-        LOOP_WORDS,
     ),
     summary="A tensor is read back to the CPU in each round of a loop",
     why="""
@@ -208,12 +210,10 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
         if name and item_of_training(call, scope) and _is_in_comprehension(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the values at once")
             continue
-        loop = scope.loop_around(call) if name and not _is_long(call, scope) else None
-        if loop is not None and not is_occasional(call, loop, scope) and not holds_steps(loop):
+        if name and not _is_long(call, scope) and _is_repeated(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
     for test in scope.tests:
-        loop = scope.loop_around(test)
-        if loop is not None and not isinstance(test, ast.BoolOp) and _asks_device(test, loop, scope):
+        if not isinstance(test, ast.BoolOp) and _asks_device(test, scope):
             yield hit(scope, test, "this condition waits for the GPU in each iteration: decide every so many steps")
 
 
@@ -330,20 +330,32 @@ def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     return ""
 
 
-def _asks_device(test: ast.expr, loop: ast.stmt, scope: Scope) -> bool:
-    """Return whether a condition in a loop over steps is the value of a tensor: ``if torch.isnan(loss):``."""
-    if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope) or holds_steps(loop):
+def _is_repeated(call: ast.Call, scope: Scope) -> bool:
+    """Return whether a loop reads the value in each iteration, here or where the file calls this function."""
+    loop = scope.loop_around(call)
+    if loop is not None:
+        return not is_occasional(call, loop, scope) and not holds_steps(loop, scope)
+    read = call.args[0] if call.args else getattr(call.func, "value", call)
+    is_of_caller = isinstance(read, ast.Name) and read.id in scope.parameters and read.id not in scope.assigned
+    return not is_of_caller and not flow.is_conditional(call, scope) and flow.runs_each_step(scope)
+
+
+def _asks_device(test: ast.expr, scope: Scope) -> bool:
+    """Return whether a condition in each step is the value of a tensor: ``if torch.isnan(loss):``."""
+    loop = scope.loop_around(test)
+    if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope):
         return False
-    is_check = any(n.attr in ("isnan", "isfinite", "isinf") for n in nodes_of(test, ast.Attribute))
-    is_check |= isinstance(scope.parents.get(id(test)), ast.If) and _steps(loop)
-    if not is_check and any(item_of_training(n, scope) for n in nodes_of(test, ast.Call)):
+    if loop is None:
+        return not flow.is_conditional(test, scope) and flow.runs_each_step(scope)
+    if holds_steps(loop, scope):
+        return False
+    is_check = any(isinstance(n, ast.Attribute) and n.attr in ("isnan", "isfinite", "isinf") for n in nodes_in(test))
+    is_check |= isinstance(scope.parents.get(id(test)), ast.If) and flow.is_step(loop, scope)
+    if not is_check and not scope.is_tensor(test) and not flow.is_step(loop, scope):
+        return False
+    if not is_check and any(isinstance(n, ast.Call) and item_of_training(n, scope) for n in nodes_in(test)):
         return False
     return not is_occasional(test, loop, scope, may_leave=not is_check)
-
-
-def _steps(loop: ast.stmt) -> bool:
-    """Return whether each iteration is a step of a training."""
-    return any(node.attr == "backward" for node in nodes_of(loop, ast.Attribute))
 
 
 def _is_mask(index: ast.expr, scope: Scope) -> bool:
@@ -464,13 +476,26 @@ def _counts_size(loop: ast.For, scope: Scope) -> bool:
             return False
     is_compared = isinstance(loop, ast.For) and not calls_module(loop) and _compares_with(loop, index, scope)
     if not any(scope.kind(argument) is Kind.SIZE for argument in arguments):
-        return is_compared
+        return is_compared or _writes_rows(loop, index, scope)
     return any(
         scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index, len(arguments) < 3)
         for statement in loop.body
         for subscript in nodes_in(statement)
         if isinstance(subscript, ast.Subscript)
     )
+
+
+def _writes_rows(loop: ast.For, index: str, scope: Scope) -> bool:
+    """Return whether each iteration computes one row of a tensor from parts of others: ``out[i] = x[a[i]].mean(0)``."""
+    count = loop.iter.args[-1] if isinstance(loop.iter, ast.Call) and loop.iter.args else None
+    if calls_module(loop) or is_recurrence(loop) or isinstance(count, ast.Constant):
+        return False
+    for node in nodes_in(loop):
+        match node:
+            case ast.Assign(targets=[ast.Subscript(value=out, slice=ast.Name(id=row))], value=ast.Call() as value):
+                if row == index and scope.is_tensor(out) and scope.is_tensor(value):
+                    return True
+    return False
 
 
 def _compares_with(loop: ast.For, index: str, scope: Scope) -> bool:

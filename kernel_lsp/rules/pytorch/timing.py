@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
@@ -121,7 +122,7 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
     "KL172",
     "missing-zero-grad",
     WARNING,
-    needs=("backward", "step", "for while"),
+    needs=("step",),
     summary="An optimizer steps in a loop that never resets the gradients",
     why="""
     `backward` adds to the gradients that are there: each step then follows the sum over all batches before it. Call
@@ -147,30 +148,58 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
-        loop = scope.loop_around(call)
-        if loop is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
+    for call in scope.calls if not _OTHER_RESETS.search(scope.module.text) else ():
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             continue
-        stepped = ast.unparse(call.args[0] if call.args else call.func.value)
-        called = [n.func for n in nodes_of(loop, ast.Call)]
-        names = {f.id if isinstance(f, ast.Name) else getattr(f, "attr", "") for f in called}
-        made = [ast.unparse(t) for n in nodes_of(loop, ast.Assign) for t in n.targets]
-        if stepped in made:
-            continue  # a new optimizer in each iteration, of parameters without gradients
-        is_optimizer = "opt" in stepped.rpartition(".")[2].lower() and "backward" in names
-        bodies = [loop, *(f for name in names for f in scope.module.functions_named(name))] if is_optimizer else []
-        if is_optimizer and not any(_RESETS.search(ast.unparse(body)) for body in bodies):
+        loop = scope.loop_around(call)
+        optimizer = call.args[0] if call.args else call.func.value
+        stepped = ast.unparse(optimizer)
+        is_optimizer = "opt" in stepped.rpartition(".")[2].lower()
+        if loop is None:
+            used = flow.uses(scope.node, scope)
+            is_missing = is_optimizer and "backward" in used and _is_never_reset(optimizer, scope)
+        else:
+            used = flow.uses(loop, scope)
+            made = [ast.unparse(t) for n in nodes_in(loop) if isinstance(n, ast.Assign) for t in n.targets]
+            # a new optimizer in each iteration has parameters without gradients
+            is_missing = is_optimizer and "backward" in used and "zero_grad" not in used and stepped not in made
+        if is_missing:
             message = f"gradients pile up: call `{stepped}.zero_grad()` in the loop that steps"
             outer = (c for c in scope.calls if isinstance(c.func, ast.Attribute) and c.func.attr == "zero_grad")
             yield hit(scope, next(outer, call), message)
             return
 
 
+def _is_never_reset(optimizer: ast.expr, scope: Scope) -> bool:
+    """Return whether the file resets gradients of named optimizers alone, and never those of one that is stepped in
+    each step of a training."""
+    if not flow.runs_each_step(scope):
+        return False
+    reset: set[str] = set()
+    for function in scope.functions.calling.get("zero_grad", []):
+        caller = scope.program.scope_of(function)
+        for call in caller.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
+                names = _identities(call.func.value, caller)
+                if not names or not all("opt" in name.rpartition(".")[2].lower() for name in names):
+                    return False
+                reset |= names
+    return not _identities(optimizer, scope) <= reset
+
+
+def _identities(optimizer: ast.expr, scope: Scope) -> set[str]:
+    """Return the attributes and names that hold what is stepped or reset: those that callers give for a parameter."""
+    if isinstance(optimizer, ast.Name) and optimizer.id in scope.parameters:
+        given = flow.given(optimizer.id, scope)
+        return {name for each, caller in given for name in _identities(each, caller)}
+    return {ast.unparse(optimizer)}
+
+
 @declare(
     "KL173",
     "eval-not-restored",
     WARNING,
-    needs=("backward", "for while"),
+    needs=("eval",),
     summary="A training loop goes on in evaluation mode",
     why="""
     `model.eval()` lasts until `model.train()`. A loop that evaluates after each epoch, and calls `train()` only once
@@ -205,25 +234,48 @@ def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def eval_not_restored(scope: Scope) -> Iterator[Hit]:
-    for loop in (each for each in scope.loops if scope.loop_around(each) is None):
-        calls = nodes_of(loop, ast.Call)
-        modes = [{"train", "eval", "backward"} & _modes(call, scope) for call in calls]
-        found = set().union(*modes)
-        if "train" in found or not {"eval", "backward"} <= found:
+    if isinstance(scope.node, ast.Module) or scope.node.name == "eval":
+        return
+    for call in scope.calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "eval" or call.args:
             continue
-        call = next(call for call, mode in zip(calls, modes, strict=True) if "eval" in mode)
-        yield hit(scope, call, "the loop trains on in evaluation mode: call `train()` in each iteration")
+        model = ast.unparse(call.func.value).rpartition(".")[2]
+        is_trained = f"{model}.train(" in scope.module.text or ".train(" not in scope.module.text
+        if is_trained and not _OTHER_MODELS.search(model) and _trains_on(call, scope):
+            yield hit(scope, call, "the loop trains on in evaluation mode: call `train()` in each iteration")
+            return
 
 
-def _modes(call: ast.Call, scope: Scope) -> set[str]:
-    """Return the methods of modules and losses that the call is, or that a function of the file calls: ``eval``."""
-    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    inner = [node for function in scope.module.functions_named(name) for node in nodes_in(function)]
-    called = {node.func.attr for node in inner if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
-    return called | ({name} if isinstance(call.func, ast.Attribute) else set())
+def _trains_on(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
+    """Return whether the innermost training loop around a call, here or where the file calls this function, sets no
+    mode back."""
+    loops = [each for each in scope.around(call) if isinstance(each, ast.For | ast.While)]
+    for loop in loops:
+        used = flow.uses(loop, scope)
+        if "backward" in used:
+            return "train" not in used and not _leaves(call, loop, scope)
+        if "train" in used:
+            return False
+    if depth > flow.MAX_HOPS or "train" in flow.uses(scope.node, scope):
+        return False
+    return any(_trains_on(each, caller, depth + 1) for each, caller in flow.callers(scope))
 
 
-_RESETS = re.compile(r"zero_grad|\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad")
+def _leaves(call: ast.Call, loop: ast.AST, scope: Scope) -> bool:
+    """Return whether the loop ends after the call, in the same block."""
+    for parent in scope.around(call):
+        if parent is loop:
+            return False
+        if any(isinstance(each, ast.Break | ast.Return) for each in getattr(parent, "body", ())):
+            return True
+    return False
+
+
+_OTHER_MODELS = re.compile(
+    r"(?i)ema|teacher|target|frozen|^ref|reference|lpips|percept|avg|average|swa|shadow|vae|clip"
+)
+"""Names of models beside the one that is trained."""
+_OTHER_RESETS = re.compile(r"\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad|_zero_grad")
 
 
 @declare(
@@ -281,7 +333,7 @@ def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
 def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
     loop = scope.loop_around(call)
-    if loop is None or holds_steps(loop) or is_occasional(call, loop, scope):
+    if loop is None or holds_steps(loop, scope) or is_occasional(call, loop, scope):
         return False
     if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
         return False

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import ast
 
+from kernel_lsp.rules.pytorch import flow
+from kernel_lsp.rules.pytorch.functions import FunctionNode
+from kernel_lsp.rules.pytorch.kinds import NOT_TENSOR_METHODS
 from kernel_lsp.rules.pytorch.names import ModuleClass
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import FunctionNode, Scope, first_line
+from kernel_lsp.rules.pytorch.scopes import Scope, first_line
+from kernel_lsp.rules.rule import words
 
 
 def item_of_training(call: ast.Call, scope: Scope) -> str:
@@ -45,12 +49,17 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
 def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
     match node:
         case ast.Name(id=name):
-            values = [_zipped(value, name, scope) for value in scope.assigned.get(name, [])]
+            values = [flow.iterated(value, name, scope) or value for value in scope.assigned.get(name, [])]
             is_known = any(is_on_device(v, scope, depth + 1) for v in values) and not any(map(_is_host, values))
-            return is_known or name in scope.backward_values or _is_loss_of_model(name, scope)
-        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST:
+            return (
+                is_known
+                or _is_followed_to_device(node, scope, depth)
+                or name in scope.backward_values
+                or _is_loss_of_model(name, scope)
+            )
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST | NOT_TENSOR_METHODS:
             return False
-        case ast.Call(func=function) if _trains(function, scope):
+        case ast.Call(func=function) if _trains(function, scope) or _is_followed_to_device(node, scope, depth):
             return True
         case ast.Call(func=function) if calls_model(function, scope) or _calls_loss(function, scope):
             return True
@@ -65,6 +74,7 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
         case ast.Attribute(value=inner, attr=attribute):
             return (
                 attribute == "grad"
+                or _is_followed_to_device(node, scope, depth)
                 or ast.unparse(node) in scope.backward_values
                 or (attribute in _RESULTS and is_on_device(inner, scope, depth + 1))
             )
@@ -80,16 +90,11 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
     return False
 
 
-def _zipped(value: ast.expr, name: str, scope: Scope) -> ast.expr:
-    """Return what a loop takes a name's values from: ``stats`` for `v` in ``for s, v in zip(sums, stats)``."""
-    match value, scope.parents.get(id(value)):
-        case (
-            ast.Call(func=ast.Name(id="zip"), args=parts),
-            ast.For(target=ast.Tuple(elts=targets)) | ast.comprehension(target=ast.Tuple(elts=targets)),
-        ) if len(parts) == len(targets):
-            pairs = zip(parts, targets, strict=True)
-            return next((part for part, each in pairs if isinstance(each, ast.Name) and each.id == name), value)
-    return value
+def _is_followed_to_device(node: ast.expr, scope: Scope, depth: int) -> bool:
+    """Return whether what other functions of the file compute or give for a value is on the device."""
+    found = [(each, where) for each, where in flow.values(node, scope) if where is not scope or each is not node]
+    is_known = any(is_on_device(each, where, depth + 1) for each, where in found)
+    return is_known and not any(_is_host(each) for each, _ in found)
 
 
 def _is_host(node: ast.expr) -> bool:
@@ -116,9 +121,11 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return [node]
 
 
-def holds_steps(loop: ast.stmt) -> bool:
-    """Return whether each iteration is an epoch. An inner loop runs the steps, and its cost outweighs one
-    synchronization."""
+def holds_steps(loop: ast.stmt, scope: Scope) -> bool:
+    """Return whether each iteration is an epoch. An inner loop, also one of a function that it calls, runs the steps,
+    and its cost outweighs one synchronization."""
+    if flow.IN_LOOP + "backward" in flow.uses(loop, scope):
+        return True
     inner = (node for node in nodes_in(loop) if isinstance(node, ast.For | ast.While) and node is not loop)
     return any(
         isinstance(node, ast.Attribute) and node.attr in ("backward", "step")
@@ -156,19 +163,10 @@ def _is_count_of_equal(node: ast.expr) -> bool:
 
 
 _COUNTS = ("sum", "mean", "float", "all", "any", "double")
-_ON_HOST = (
-    "item",
-    "tolist",
-    "numpy",
-    "cpu",
-    "size",
-    "stride",
-    "dim",
-    "numel",
-    "__len__",
-    "parameters",
-    "backward",
-    "shape",
+_ON_HOST = words(
+    """
+    item tolist numpy cpu size stride dim numel __len__ parameters backward shape keys items split startswith endswith
+    """
 )
 _READS = frozenset(("item", "tolist", "numpy", "cpu"))
 """Methods that bring a value to the CPU."""

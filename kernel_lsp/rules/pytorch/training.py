@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
 from kernel_lsp.rules.pytorch.losses import (
@@ -202,7 +203,6 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     "KL164",
     "cast-under-autocast",
     INFORMATION,
-    needs=("half bfloat16 to float",),
     summary="A cast that autocast does by itself",
     why="""
     Under `autocast` products and convolutions cast their own operands, weights once per region. A cast by hand in front
@@ -224,6 +224,8 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
+    if "autocast" not in scope.module.text:
+        return
     for call in scope.calls:
         is_operation = scope.function_name(call) in _AUTOCAST_OPERATIONS
         is_layer = _is_layer(call, scope)
@@ -231,10 +233,12 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
         if not (is_operation or _is_model(call) or is_layer) or not is_inside:
             continue
         for argument in call.args:
-            if isinstance(argument, ast.Call) and isinstance(argument.func, ast.Attribute):
-                name, is_known = argument.func.attr, _is_model(call) or _takes_tensors(call, argument, scope)
-                is_widened = name == "float" and is_layer and _is_of_layer(argument.func.value, scope)
-                if is_known and (name in ("half", "bfloat16") or _is_half(argument) or is_widened):
+            for cast, where in flow.origins(argument, scope):
+                if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute):
+                    continue
+                name, is_known = cast.func.attr, _is_model(call) or _takes_tensors(call, cast, scope)
+                is_widened = name == "float" and is_layer and _is_of_layer(cast.func.value, where)
+                if is_known and (name in ("half", "bfloat16") or _is_half(cast) or is_widened):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
