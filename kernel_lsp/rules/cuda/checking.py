@@ -243,9 +243,11 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
     tables: tuple[Iterable, ...] = (
         *(file.constants.items(), file.declared, file.unchecked_kernels, file.tail_checked_kernels),
         *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
-        *(file.constant_arrays.items(), file.structure_bytes.items(), file.structures, file.device_symbols),
+        *(file.constant_arrays.items(), file.structure_bytes.items(), file.device_symbols),
         *(file.bound_functions, file.axis_sizes, file.allocated_sides, file.member_pointers, file.member_integers),
         *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros),
+        *(file.returned_values.items(), file.member_sets.items()),
+        ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
         ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
     )
     found: dict[str, list] = {}

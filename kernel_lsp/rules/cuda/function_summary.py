@@ -19,12 +19,12 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
-from kernel_lsp.rules.cuda.host.values import declared_sizes, expanded, known_value
+from kernel_lsp.rules.cuda.host.values import axes, expanded, known_value
 from kernel_lsp.rules.cuda.memory.strides import vector_casts
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile
-from kernel_lsp.rules.cuda.simulation.watcher import simulated
-from kernel_lsp.rules.cuda.variables import Variable, type_bytes
+from kernel_lsp.rules.cuda.simulation.hits import simulated
+from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.source.cuda import kernel_signatures
 
@@ -155,7 +155,8 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     file, text = function.file, function.text
     name_range = file.parsed.range(function.name_node)
     is_bounded = "__launch_bounds__" in function.head
-    is_dynamic = function.is_kernel and file.dynamic_shared(text) is not None
+    dynamic = file.dynamic_shared(text) if function.is_kernel else None
+    is_dynamic = dynamic is not None and len(re.findall(rf"\b{dynamic[2]}\b", text)) > ("extern" in text)
     rows = tuple(_vector_rows(function)) if function.is_kernel and _VECTOR_CAST.search(text) else ()
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
         alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, (), rows)
@@ -168,14 +169,14 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         name_range=name_range,
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function) if is_bounded else 0,
-        has_dynamic_shared=is_dynamic or len(static) < len(arrays),
+        has_dynamic_shared=is_dynamic,
         static_shared_bytes=sum(_bytes(function, v.sizes, v.element) for v in static),
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
         reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
         vector_rows=rows,
-        short_launch=_short_launch(function) if is_dynamic or len(static) < len(arrays) else None,
+        short_launch=_short_launch(function) if is_dynamic else None,
     )
 
 
@@ -245,7 +246,7 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
     syntax = next(child for child in call.named_children if child.type == "kernel_call_syntax")
     parts = [child for child in syntax.named_children if child.type != "comment"]
     block = _block_of(function, parts[1]) if len(parts) > 1 else None
-    shared = function.constant(parts[2]) if len(parts) > 2 else 0
+    shared = known_value(function, parts[2]) if len(parts) > 2 else 0
     kernel, place = function.callee(call).rpartition("::")[2], function.file.parsed.range(syntax)
     values = tuple(known_value(function, argument) for argument in function.arguments(call))
     return LaunchFacts(kernel, block, shared, place, False, _template_values(function, call), values)
@@ -258,41 +259,12 @@ def _template_values(function: Function, call: Node) -> tuple[int | None, ...]:
     return tuple(function.constant(argument) for argument in given[0].named_children) if given else ()
 
 
-def _block_of(function: Function, node: Node | None, depth: int = 0) -> Block | None:
-    """Return the block size given by ``256``, ``dim3(32, 8)`` or a variable of either."""
-    if node is None or depth > 1:
-        return None
-    variable = function.variable(node)
-    if variable is not None and variable.element == "dim3":
-        is_changed = bool(variable.writes) or changes_axis(function, variable)
-        return None if is_changed else _block_of(function, variable.value, depth + 1)
-    if variable is None and node.type == "identifier" and function.constant(node) is None:
-        return _block_of_declared(function, node)
-    if node.type == "call_expression" and function.callee(node) == "dim3":
-        return _block_of_sizes(function, function.arguments(node))
-    if node.type in ("argument_list", "initializer_list"):
-        return _block_of_sizes(function, node.named_children)
-    return _block_of_sizes(function, [node])
-
-
-def changes_axis(function: Function, size: Variable) -> bool:
-    """Return whether the function sets an axis of a `dim3` by itself: ``block.x = 64``."""
-    return re.search(rf"\b{size.name}\.[xyz]\s*[-+*/]?=(?!=)", function.source(function.body)) is not None
-
-
-def _block_of_declared(function: Function, name: Node) -> Block | None:
-    """Return the block size of ``dim3 block(X, Y);``."""
-    sizes = [known_value(function, size) for size in declared_sizes(function, name)]
+def _block_of(function: Function, node: Node) -> Block | None:
+    """Return the block size given by ``256``, ``dim3(32, 8)``, or what stands for either."""
+    scope, nodes = axes(function, node)
+    sizes = [known_value(scope, each) for each in nodes]
     x, y, z = (*sizes, 1, 1, 1)[:3] if sizes else (None, None, None)
     return None if x is None or y is None or z is None else (x, y, z)
-
-
-def _block_of_sizes(function: Function, nodes: list[Node]) -> Block | None:
-    sizes = [size for node in nodes if (size := function.constant(node)) is not None]
-    if not 1 <= len(nodes) <= 3 or len(sizes) < len(nodes):
-        return None
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
 
 
 def _bytes(function: Function, sizes: tuple[Node | None, ...], element: str) -> int:

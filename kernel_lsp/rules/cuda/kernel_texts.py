@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from kernel_lsp.rules.cuda.variables import type_bytes
@@ -89,3 +89,35 @@ def bytes_used(array: re.Match[str], body: str) -> int:
         return n_bytes
     cast = re.search(rf"(?:reinterpret_cast<\s*(\w+)\s*\*\s*>\s*\(|\(\s*(\w+)\s*\*\s*\)\s*){array[2]}\b", body)
     return 1 if cast is None else type_bytes(cast[1] or cast[2]) or type_bytes("float") or 1
+
+
+DEVICE_TEXT = re.compile(
+    r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
+    re.DOTALL | re.MULTILINE,
+)
+_MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
+"""Macros that are one expression on one line."""
+_CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
+
+
+def calling(texts: Mapping[str, str], word: str) -> set[str]:
+    """Return the functions whose text has the word, and those that call one of them."""
+    found = {name for name, body in texts.items() if word in body}
+    for _ in texts:
+        more = {name for name, body in texts.items() if not found.isdisjoint(_CALL.findall(body))} - found
+        if not more:
+            break
+        found |= more
+    return found
+
+
+def barrier_free(texts: Mapping[str, str], text: str) -> set[str]:
+    """Return the functions and macros that only compute: no barrier, no inline PTX, and no calls but of each other."""
+    plain = {name for name, body in texts.items() if not _MAY_ORDER.search(body)}
+    for _ in texts:
+        calls = {name: {call for call in _CALL.findall(texts[name]) if call in texts} for name in plain}
+        if not (lost := {name for name, called in calls.items() if called - plain}):
+            break
+        plain -= lost
+    return plain | {name for name, body in _MACRO.findall(text) if not _MAY_ORDER.search(body)}

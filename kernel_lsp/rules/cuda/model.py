@@ -62,6 +62,8 @@ class Function:
         self.is_kernel, self.is_device = b"__global__" in head, b"__device__" in head
         self.name, self.text = file.source(self.name_node), file.source(self.node)
         self.caches: dict[str, dict] = {}
+        self.given: dict[str, int] = {}
+        """The values of parameters, where the function is followed from a call."""
         self.growths: dict[Meaning, Any] = {}
         self.parents: dict[int, Node | None] = {}
         """The known parents, by node id."""

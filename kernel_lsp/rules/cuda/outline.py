@@ -4,6 +4,7 @@ variables that outlive a launch."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,10 @@ from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape, launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.kernel_texts import (
+    DEVICE_TEXT,
+    barrier_free,
     bytes_used,
+    calling,
     checks_tail,
     identifiers_in,
     is_unchecked,
@@ -24,6 +28,16 @@ from kernel_lsp.rules.cuda.kernel_texts import (
     unreset_totals,
 )
 from kernel_lsp.rules.cuda.literals import applied, integer_literal
+from kernel_lsp.rules.cuda.members import (
+    Members,
+    constant_members,
+    members_of,
+    returned_values,
+    sets_of,
+    structure_arrays,
+    structure_bytes,
+    structure_of,
+)
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
 from kernel_lsp.rules.rule import words
@@ -43,8 +57,7 @@ CONDITIONAL_COMPILATION = ("preproc_if", "preproc_el")
 _NOT_ENTERED = words(
     """
     parameter_list template_parameter_list string_literal preproc_arg comment preproc_include
-    preproc_function_def preproc_call expression_statement field_declaration alias_declaration
-    using_declaration type_definition
+    preproc_function_def preproc_call expression_statement alias_declaration using_declaration
     """
 )
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
@@ -54,17 +67,9 @@ _KERNEL_TEXT = re.compile(
     r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
     re.DOTALL | re.MULTILINE,
 )
-_DEVICE_TEXT = re.compile(
-    r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
-    re.DOTALL | re.MULTILINE,
-)
-_MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
-"""Macros that are one expression on one line."""
 _ANY_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
 )
-_CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
 
 
 class CudaFile:
@@ -74,6 +79,7 @@ class CudaFile:
     def __init__(self, parsed: ParsedCuda) -> None:
         self.parsed = parsed
         self.definitions: list[Definition] = []
+        self.member_declarations: list[Node] = []
         self.constants: dict[str, int] = {}
         self.declared: set[str] = set()
 
@@ -158,37 +164,21 @@ class CudaFile:
     @once
     def device_texts(self) -> dict[str, str]:
         """The bodies of `__device__` functions, by name."""
-        return {match[1]: match[2] for match in _DEVICE_TEXT.finditer(self.parsed.text)}
+        return {match[1]: match[2] for match in DEVICE_TEXT.finditer(self.parsed.text)}
 
     @once
     def barrier_functions(self) -> frozenset[str]:
         """The `__device__` functions in which all threads of a block meet, also by a call of another one."""
         if b"__syncthreads" not in self.parsed.data or b"__device__" not in self.parsed.data:
             return frozenset()
-        found = self.device_texts
-        meeting = {name for name, body in found.items() if "__syncthreads" in body}
-        for _ in found:
-            more = {name for name, body in found.items() if not meeting.isdisjoint(_CALL.findall(body))} - meeting
-            if not more:
-                break
-            meeting |= more
-        return frozenset(meeting)
+        return frozenset(calling(self.device_texts, "__syncthreads"))
 
     @once
     def barrier_free_functions(self) -> frozenset[str]:
         """The `__device__` functions that only compute: no barrier, no inline PTX, and no calls but of each other."""
         if b"__shared__" not in self.parsed.data:
             return frozenset()
-        found = self.device_texts
-        plain = {name for name, body in found.items() if not _MAY_ORDER.search(body)}
-        for _ in found:
-            calls = {name: {call for call in _CALL.findall(found[name]) if call in found} for name in plain}
-            if not (lost := {name for name, called in calls.items() if called - plain}):
-                break
-            plain -= lost
-        return frozenset(plain) | {
-            name for name, body in _MACRO.findall(self.parsed.text) if not _MAY_ORDER.search(body)
-        }
+        return frozenset(barrier_free(self.device_texts, self.parsed.text))
 
     @once
     def functions_by_name(self) -> dict[str, list[Definition]]:
@@ -240,14 +230,24 @@ class CudaFile:
         return frozenset(re.findall(r"^(?:extern\s+)?__shared__[^;{}]*?\b(\w+)\s*\[", self.parsed.text, re.MULTILINE))
 
     @once
+    def members(self) -> Members:
+        """The members of structures and classes."""
+        return members_of(self.parsed, self.member_declarations)
+
+    @once
+    def member_sets(self) -> Counter[str]:
+        """The number of places in the file that may set a member that is a size."""
+        return sets_of(self.parsed.text, self.members)
+
+    @once
     def structure_arrays(self) -> dict[tuple[str, str], declarations.Sized]:
         """The arrays that are members of structures: their elements and sizes, by structure and name."""
-        return declarations.structure_arrays(self.parsed.text)
+        return structure_arrays(self.parsed, self.members, self.constants)
 
     @once
     def structure_bytes(self) -> dict[str, int]:
-        """The bytes of structures whose members are all of builtin types."""
-        return declarations.structure_bytes(self.parsed.text)
+        """The bytes of structures whose members are all of known types and sizes."""
+        return structure_bytes(self.members, self.structure_arrays, self.constants)
 
     @once
     def constant_arrays(self) -> dict[str, declarations.Sized]:
@@ -262,6 +262,9 @@ class CudaFile:
         for name, definitions in self.functions_by_name.items():
             texts = [data[each.outer.start_byte : each.outer.end_byte] for each in definitions]
             found[name] = b"".join(text for text in texts if b"__global__" not in text and b"<<<" not in text)
+        for each in self.functions_by_name.get("operator()", ()):  # called by variables of the structure
+            owner = structure_of(self.parsed, each.outer)
+            found[owner] = found.get(owner, b"") + data[each.outer.start_byte : each.outer.end_byte]
         return {name: text for name, text in found.items() if text}
 
     def helpers_of(self, text: bytes) -> tuple[bytes, ...]:
@@ -284,7 +287,14 @@ class CudaFile:
     @once
     def launch_shapes(self) -> dict[str, tuple[LaunchShape, ...]]:
         """The template arguments and blocks of the launches in host code, by kernel."""
-        return launch_shapes(self.parsed.text, self.constants) if b"<<<" in self.parsed.data else {}
+        if b"<<<" not in self.parsed.data:
+            return {}
+        return launch_shapes(self.parsed.text, self.constants, self.returned_values)
+
+    @once
+    def returned_values(self) -> dict[str, tuple[tuple[str, ...], str]]:
+        """The parameters and the value of each function that is one `return`."""
+        return returned_values(self.parsed, self.functions_by_name)
 
     @once
     def leaves_restrict_out(self) -> bool:
@@ -301,26 +311,17 @@ class CudaFile:
         )
 
     @once
-    def structures(self) -> frozenset[str]:
-        """The structures that a file with allocations defines."""
-        is_there = b"cudaMalloc" in self.parsed.data
-        return frozenset(declarations.STRUCTURE.findall(self.parsed.text) if is_there else ())
-
-    @once
     def member_pointers(self) -> frozenset[tuple[str, str]]:
-        """The pointers that structures and classes of a file with allocations declare, with their elements."""
-        if not self.structures and b"class " not in self.parsed.data:
-            return frozenset()
-        found = {(name, element) for element, name in declarations.MEMBER_POINTER.findall(self.parsed.text)}
-        names = [name for name, _ in found]
-        return frozenset((name, element) for name, element in found if names.count(name) == 1)
+        """The pointers that structures and classes declare, with their elements."""
+        members = [each for members in self.members.values() for each in members.values()]
+        names = [each.name for each in members]
+        pointers = (each for each in members if each.is_pointer)
+        return frozenset((each.name, each.element) for each in pointers if names.count(each.name) == 1)
 
     @once
     def member_integers(self) -> frozenset[str]:
-        """The integers that structures and classes of a file with allocations declare, by a name that says so."""
-        if b"cudaMalloc" not in self.parsed.data:
-            return frozenset()
-        return frozenset(declarations.MEMBER_INTEGER.findall(self.parsed.text))
+        """The integers that structures and classes declare."""
+        return frozenset(each.name for members in self.members.values() for each in members.values() if each.is_integer)
 
     @once
     def allocated_sides(self) -> frozenset[tuple[str, str]]:
@@ -376,6 +377,8 @@ class CudaFile:
             return self.constant(node.named_children[0], function, depth + 1)
         if kind == "identifier":
             return self._named_constant(node, function, depth)
+        if kind == "qualified_identifier":
+            return self.constants.get(self.source(node).rpartition("::")[2])
         if kind == "binary_expression":
             left = self.constant(node.child_by_field_id(fields.LEFT), function, depth + 1)
             right = self.constant(node.child_by_field_id(fields.RIGHT), function, depth + 1)
@@ -404,8 +407,13 @@ def read_outline(parsed: ParsedCuda) -> CudaFile:
             file.definitions.append(item)
         elif item.type == "declaration":
             _read_outer_declaration(item, file)
+        elif item.type == "field_declaration":
+            file.member_declarations.append(item)
         else:
             _read_named_value(item, file)
+    for node in file.member_declarations:
+        for name, value in constant_members(parsed, node, file.constants, file.constant):
+            _add_constant(file, name, value)
     return file
 
 
@@ -443,8 +451,11 @@ def _items(root: Node) -> Iterator[Item]:
         if kind == "function_definition":
             outer = parent if parent.type == "template_declaration" else node
             yield Definition(node, outer, is_conditional)
-        elif kind in ("preproc_def", "enumerator", "declaration"):
+        elif kind in ("preproc_def", "enumerator", "declaration", "field_declaration"):
             yield node
+            inner = node.child_by_field_id(fields.TYPE) if kind == "field_declaration" else None
+            if inner is not None and inner.type in ("struct_specifier", "union_specifier", "class_specifier"):
+                stack.append((inner, node, is_conditional))
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
             stack.extend([(child, node, inside) for child in reversed(node.named_children)])

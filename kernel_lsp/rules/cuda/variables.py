@@ -80,6 +80,7 @@ def type_bytes(type_text: str) -> int | None:
 
 FEW_VARIABLES = 8
 """Maximum variables of one name that are scanned linearly, which is then as fast as a binary search."""
+_NAMES = ("identifier", "field_identifier")
 MAX_DECLARATORS = 60
 """Maximum nested declarators, as in a pointer to an array of pointers. Deeper declarations are unknown."""
 
@@ -159,6 +160,8 @@ def variables_of(parsed: ParsedCuda, node: Node, block: Node) -> Iterator[Variab
         if child.type == "init_declarator":
             value = child.child_by_field_id(fields.VALUE)
             inner = child.child_by_field_id(fields.DECLARATOR) or child
+        elif node.type == "field_declaration":
+            value = _default_of(child)
         else:
             value = node.child_by_field_id(fields.VALUE)  # `if (int q = f())`
         if value is not None and value.type in ("argument_list", "initializer_list") and value.named_child_count == 1:
@@ -167,6 +170,13 @@ def variables_of(parsed: ParsedCuda, node: Node, block: Node) -> Iterator[Variab
         if variable is not None:
             variable.scope = (variable.name_node.start_byte, block.end_byte)
             yield variable
+
+
+def _default_of(declarator: Node) -> Node | None:
+    """Return the default value of a member."""
+    value = declarator.next_named_sibling
+    is_none = value is None or value.type in ("bitfield_clause", "comment", "field_identifier")
+    return None if is_none or (value is not None and value.type.endswith("declarator")) else value
 
 
 def visible_at(place: int, known: Sequence[Variable]) -> Variable | None:
@@ -196,7 +206,7 @@ def _variable(
     node: Node | None = declarator
     kind = declarator.type
     for _ in range(MAX_DECLARATORS):
-        if kind == "identifier" or node is None:
+        if kind in _NAMES or node is None:
             break
         if kind == "function_declarator":
             return None
@@ -204,10 +214,10 @@ def _variable(
         if kind == "array_declarator":
             sizes.append(node.child_by_field_id(fields.SIZE))
         node = node.child_by_field_id(fields.DECLARATOR) or next(
-            (c for c in node.named_children if c.type.endswith("declarator") or c.type == "identifier"), None
+            (c for c in node.named_children if c.type.endswith("declarator") or c.type in _NAMES), None
         )
         kind = "" if node is None else node.type
-    if node is None or kind != "identifier":
+    if node is None or kind not in _NAMES:
         return None
     found = Variable(parsed, declaration, node, value, end_of_type)
     if kinds:

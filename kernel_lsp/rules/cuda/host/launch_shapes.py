@@ -26,26 +26,48 @@ _OF_PLAN = re.compile(r"^[ \t]*//[^\n]*?:[ \t]+([\w:]+[ \t]*(?:<[^\n]*>)?<<<[^\n
 """A launch in a plan's comment."""
 
 
-def launch_shapes(text: str, constants: Mapping[str, int]) -> dict[str, tuple[LaunchShape, ...]]:
+Returned = Mapping[str, tuple[tuple[str, ...], str]]
+"""The parameters and the value of functions that are one `return`."""
+_CALL = re.compile(r"(?:\b\w+(?:\.|->|::))*\b(\w+)\(([^()]*)\)")
+_QUALIFIED = re.compile(r"\b(?:(?!std\b)[A-Za-z_]\w*(?:::|\.|->))+(?=[A-Za-z_]\w*\b(?!\())")
+
+
+def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -> dict[str, tuple[LaunchShape, ...]]:
     """Return the template arguments and the block of each launch whose block is known, by kernel."""
     found: dict[str, tuple[LaunchShape, ...]] = {}
     of_file = {name: str(value) for name, value in constants.items()}
     n_before: Counter[str] = Counter()
     for launch in host_launches(_OF_PLAN.sub(lambda line: line[1].replace("//", "/"), text)):
-        defined = {**of_file, **launch.defined}
-        block = _block(launch.sizes[1], defined) if len(launch.sizes) > 1 else None
+        defined = {name: _plain(value, returned) for name, value in {**of_file, **launch.defined}.items()}
+        threads = _plain(launch.sizes[1], returned) if len(launch.sizes) > 1 else ""
+        block = _block(threads, defined) or _block(threads, {**defined, **of_file})
         kernel = launch.kernel.rpartition("::")[2]
         if block is not None:
-            arguments = tuple(_number(each, defined) for each in launch.template)
-            shape = LaunchShape(arguments, block, _shared(launch, defined), n_before[kernel])
+            arguments = tuple(_number(_plain(each, returned), defined) for each in launch.template)
+            shared = _plain(launch.sizes[2], returned) if len(launch.sizes) > 2 else ""
+            shape = LaunchShape(arguments, block, _shared(launch, shared, defined), n_before[kernel])
             found[kernel] = (*found.get(kernel, ()), shape)
         n_before[kernel] += 1
     return found
 
 
-def _shared(launch: HostLaunch, defined: Mapping[str, str]) -> str | None:
+def _plain(text: str, returned: Returned) -> str:
+    """Return the text with the values that functions of the file return, and without the owners of constants."""
+    if "(" in text:
+        text = _CALL.sub(lambda call: _result(call, returned), text)
+    return _QUALIFIED.sub("", text) if "::" in text or "." in text else text
+
+
+def _result(call: re.Match[str], returned: Returned) -> str:
+    names, value = returned.get(call[1], ((), ""))
+    given = dict(zip(names, split_top(call[2]), strict=False))
+    value = re.sub(r"[A-Za-z_]\w*", lambda word: given.get(word[0], word[0]), value)
+    return f"({value})" if value else call[0]
+
+
+def _shared(launch: HostLaunch, shared: str, defined: Mapping[str, str]) -> str | None:
     names = {each: f"a{place}" for place, each in enumerate(launch.arguments) if each.isidentifier()}
-    return plan_expression(launch.sizes[2], names, defined) if len(launch.sizes) > 2 else None
+    return plan_expression(shared, names, defined) if shared else None
 
 
 def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None:

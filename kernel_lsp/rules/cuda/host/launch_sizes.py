@@ -11,7 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of
-from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts
+from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.variables import type_bytes
@@ -93,17 +93,17 @@ def _allocated(function: Function) -> Iterator[tuple[str, int]]:
 def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
     """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
     checks for a part of a block that this grid does not have; else an empty text."""
-    blocks = axes(function, parts[1])
-    for axis, grid in enumerate(axes(function, parts[0])):
+    (threads_of, blocks), (grid_of, grids) = axes(function, parts[1]), axes(function, parts[0])
+    for axis, grid in enumerate(grids if grid_of is function else ()):
         quotient = _quotient(function, grid)
         if quotient is None or axis >= len(blocks):
             continue
         left, right, text = quotient
-        n, threads = known_value(function, left), known_value(function, blocks[axis])
+        n, threads = known_value(function, left), known_value(threads_of, blocks[axis])
         divisor = known_value(function, right)
         if divisor is not None and "/" not in text:
             divisor = 1 << min(divisor, 30)
-        is_same = function.source(right) == function.source(blocks[axis])
+        is_same = function.source(right) == threads_of.source(blocks[axis])
         if n is not None and divisor is not None and divisor == threads and n % divisor:
             return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
         is_checked = kernel in function.file.tail_checked_kernels and "%" not in _STRING.sub("", function.text)
@@ -155,6 +155,12 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
             return None
         is_plain = all(each.type in ("identifier", "number_literal", "field_expression") for each in (left, right))
         return (left, right, operator) if is_plain or _is_converted_name(function, left) else None
+    if (found := returned(function, node)) is not None and depth <= MAX_NAMES:
+        callee, value, given = found
+        quotient = _quotient(callee, value, depth + 1)
+        sides = [] if quotient is None else [given.get(callee.source(each), each) for each in quotient[:2]]
+        is_here = bool(sides) and all(not callee.names_in(each) or each in given.values() for each in sides)
+        return (sides[0], sides[1], quotient[2]) if is_here and quotient is not None else None
     inner = definition(function, node)
     if inner is None and node.type in ("parenthesized_expression", "cast_expression"):
         inner = node.child_by_field_id(fields.VALUE) or node.named_children[-1]
@@ -198,8 +204,9 @@ def _exchanged(function: Function, parts: list[Node]) -> str:
 
 def _too_large(function: Function, parts: list[Node]) -> str:
     """Return the message for more blocks along y or z than a grid can have."""
-    for axis, node in enumerate(axes(function, parts[0])):
-        blocks = known_value(function, node)
+    scope, sizes = axes(function, parts[0])
+    for axis, node in enumerate(sizes):
+        blocks = known_value(scope, node)
         if axis and blocks is not None and blocks > MAX_BLOCKS_YZ:
             return f"{blocks:,} blocks along {'xyz'[axis]}: the limit is {MAX_BLOCKS_YZ:,}, use x"
     return ""
@@ -232,8 +239,13 @@ def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
     else an empty text."""
     positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
-    arguments, grid = function.arguments(call), axes(function, parts[0])
-    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
+    arguments, (scope, grid) = function.arguments(call), axes(function, parts[0])
+    if (
+        scope is not function
+        or not positions
+        or len(grid) < len(positions)
+        or len(arguments) <= max(positions.values())
+    ):
         return ""
     sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
     used = [names_in_text(expanded(function, node)) for node in grid]
@@ -246,7 +258,8 @@ def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
 
 def _product(function: Function, node: Node) -> int | None:
     """Return the number of blocks or threads in all axes."""
-    sizes = [known_value(function, each) for each in axes(function, node)]
+    scope, nodes = axes(function, node)
+    sizes = [known_value(scope, each) for each in nodes]
     return math.prod(each or 0 for each in sizes) if sizes and None not in sizes else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from kernel_lsp.rules.cuda import declarations, fields
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
@@ -204,8 +204,8 @@ def _members(function: Function, argument: Node, launch: Node) -> list[Node]:
 
 def _has_no_constructor(function: Function, type_text: str) -> bool:
     """Return whether the type is a structure of the file whose members a list sets: a constructor may copy them."""
-    name, text = type_text.rpartition(" ")[2], function.file.parsed.text
-    return name in declarations.STRUCTURE.findall(text) and re.search(rf"\b{name}\s*\(", text) is None
+    name = type_text.rpartition(" ")[2]
+    return name in function.file.members and re.search(rf"\b{name}\s*\(", function.file.parsed.text) is None
 
 
 def _is_on_host(function: Function, node: Node) -> bool:

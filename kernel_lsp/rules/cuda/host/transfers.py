@@ -327,7 +327,7 @@ def _factors(function: Function, node: Node | None, depth: int = 0) -> tuple[int
 
 def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: list[Node]) -> Iterator[Hit]:
     """Yield a count of a basic type's bytes for elements that are a structure of this file."""
-    if pointer is not None and pointer.element in function.file.structures:
+    if pointer is not None and pointer.element in function.file.members:
         named = set(_SIZEOF.findall(expanded(function, sizes[0])))
         if len(named) == 1 and type_bytes(next(iter(named))) is not None:
             message = f"byte count of `{named.pop()}` for `{pointer.element}* {pointer.name}`"

@@ -7,16 +7,21 @@ import re
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import type_bytes
 
+MAX_CALLS = 4
+"""Maximum functions that the sizes of a grid are followed through."""
+
 
 def known_value(function: Function, node: Node | None, depth: int = 0) -> int | None:
-    """Return the value of an integer expression. Variables that are set once and never passed on are resolved."""
+    """Return the value of an integer expression. Variables that are set once and never passed on are resolved, and so
+    are members, and functions of the file that return an expression."""
     if node is None or depth > MAX_DEPTH:
         return None
-    value = function.constant(node)
+    value = function.given.get(function.source(node)) if function.given else None
+    value = function.constant(node) if value is None else value
     if value is not None:
         return value
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
@@ -33,13 +38,51 @@ def known_value(function: Function, node: Node | None, depth: int = 0) -> int | 
         return _bytes_of_array(function, node)
     if node.type == "call_expression":
         return _value_of_call(function, node, depth)
-    value_node = definition(function, node)
+    value_node = definition(function, node) or member_value(function, node)
     return None if value_node is None else known_value(function, value_node, depth + 1)
 
 
+def returned(function: Function, call: Node) -> tuple[Function, Node, dict[str, Node]] | None:
+    """Return what a function of the file that is one `return` returns: the function, the value, and the arguments by
+    the names of its parameters."""
+    name = re.split(r"::|\.|->", function.callee(call))[-1]
+    known = function.file.functions_by_name.get(name, ()) if call.type == "call_expression" else ()
+    callee = read_function(known[0], function.file) if len(known) == 1 else None
+    statements = [] if callee is None else [each for each in callee.body.named_children if each.type != "comment"]
+    if callee is None or len(statements) != 1 or statements[0].type != "return_statement":
+        return None
+    values = statements[0].named_children
+    names = [each.name for each in callee.parameters]
+    return (callee, values[0], dict(zip(names, function.arguments(call), strict=False))) if values else None
+
+
+def member_value(function: Function, node: Node) -> Node | None:
+    """Return the value of a member that is set once: by an assignment, in a list, or where it is declared."""
+    file, name = function.file, function.source(node).rpartition(".")[2].rpartition("->")[2]
+    owner = function.variable(node.child_by_field_id(fields.ARGUMENT)) if node.type == "field_expression" else None
+    if node.type not in ("identifier", "field_expression") or function.named(function.source(node)):
+        return None
+    known = [members for members in file.members.values() if name in members]
+    if owner is not None and owner.element in file.members:
+        known = [file.members[owner.element]]
+    if len(known) != 1 or name not in known[0]:
+        return None
+    default, place = known[0][name].value, list(known[0]).index(name)
+    if default is not None:
+        is_equal = file.parsed.between(known[0][name].name_node.end_byte, default.start_byte).strip() == "="
+        return default if file.member_sets[name] == is_equal else None
+    if file.member_sets[name] or owner is None or owner.is_pointer or owner.writes or owner.value is None:
+        return None
+    values = owner.value.named_children if owner.value.type == "initializer_list" else []
+    is_listed = place < len(values) and all(each.type != "initializer_pair" for each in values)
+    return values[place] if is_listed else None
+
+
 def _bytes_of_array(function: Function, node: Node) -> int | None:
-    """Return the value of ``sizeof(x)`` of an array."""
+    """Return the value of ``sizeof(x)`` of an array, or of a structure."""
     name = re.fullmatch(r"sizeof\s*\(?\s*(\w+)(\[0\])?\s*\)?", function.source(node))
+    if name is not None and name[1] in function.file.structure_bytes:
+        return function.file.structure_bytes[name[1]]
     known = [] if name is None else function.named(name[1])
     n_bytes = type_bytes(known[0].element) if len(known) == 1 and known[0].is_array else None
     if n_bytes is None or name is None or known[0].is_pointer or not known[0].sizes:
@@ -57,6 +100,11 @@ def _value_of_call(function: Function, node: Node, depth: int) -> int | None:
     text, arguments = function.source(node), function.arguments(node)
     if len(arguments) == 1 and _CONVERSION.match(text):
         return known_value(function, arguments[0], depth + 1)
+    if (found := returned(function, node)) is not None:
+        callee, value, given = found
+        numbers = {each: known_value(function, argument, depth + 1) for each, argument in given.items()}
+        callee.given = {each: number for each, number in numbers.items() if number is not None}
+        return known_value(callee, value, depth + 1)
     name = re.fullmatch(r"(\w+)\.size\(\)", text)
     known = [] if name is None else function.named(name[1])
     if len(known) != 1 or known[0].writes:
@@ -82,10 +130,11 @@ def _field_value(function: Function, node: Node, depth: int) -> int | None:
     owner, axis = node.child_by_field_id(fields.ARGUMENT), function.source(node).rpartition(".")[2]
     variable = function.variable(owner)
     if owner is None or variable is None or variable.element != "dim3" or axis not in ("x", "y", "z"):
-        return None
-    sizes = axes(function, owner)
+        value = member_value(function, node)
+        return None if value is None else known_value(function, value, depth + 1)
+    scope, sizes = axes(function, owner)
     index = "xyz".index(axis)
-    return known_value(function, sizes[index], depth + 1) if index < len(sizes) else None
+    return known_value(scope, sizes[index], depth + 1) if index < len(sizes) else None
 
 
 def _applied(operator: str, left: int | None, right: int | None) -> int | None:
@@ -112,7 +161,15 @@ def expanded(function: Function, node: Node, depth: int = 0) -> str:
     """Return the text of an expression together with the initial values of its variables."""
     names = sorted(function.names_in(node)) if depth < 3 else []
     values = (variable.value for name in names for variable in function.named(name))
-    return " ".join([function.source(node), *(expanded(function, value, depth + 1) for value in values if value)])
+    calls = (returned(function, call) for call in function.calls.within(node)) if depth < 3 else ()
+    results = (_with_arguments(function, *found) for found in calls if found is not None)
+    texts = (expanded(function, value, depth + 1) for value in values if value)
+    return " ".join([function.source(node), *texts, *results])
+
+
+def _with_arguments(function: Function, callee: Function, value: Node, given: dict[str, Node]) -> str:
+    texts = {name: function.source(each) for name, each in given.items()}
+    return re.sub(r"\w+", lambda word: texts.get(word[0], word[0]), callee.source(value))
 
 
 def _set_alone(function: Function, name: str, sizes: list[Node]) -> list[Node]:
@@ -157,17 +214,27 @@ def _value_of_name(function: Function, name: str, depth: int) -> int | None:
     return known_value(function, known[0].value, depth + 1) if is_set_once else None
 
 
-def axes(function: Function, node: Node, depth: int = 0) -> list[Node]:
-    """Return the sizes in ``dim3(x, y)``, in a variable of that type, or the size alone."""
+def axes(function: Function, node: Node, depth: int = 0) -> tuple[Function, list[Node]]:
+    """Return the sizes in ``dim3(x, y)``, in a variable or member of that type, or the size alone, and the function in
+    which they are written."""
     variable = function.variable(node)
     if variable is not None and variable.element == "dim3" and depth == 0 and not variable.writes:
-        sizes = axes(function, variable.value, depth + 1) if variable.value is not None else []
-        return _set_alone(function, variable.name, sizes)
+        scope, sizes = axes(function, variable.value, depth + 1) if variable.value is not None else (function, [])
+        return scope, _set_alone(function, variable.name, sizes)
     if variable is None and node.type == "identifier" and (declared := declared_sizes(function, node)):
-        return declared
+        return function, declared
     if node.type == "call_expression" and function.callee(node) == "dim3":
-        return function.arguments(node)
-    return list(node.named_children) if node.type in ("argument_list", "initializer_list") else [node]
+        return function, function.arguments(node)
+    if (found := returned(function, node)) is not None and depth <= MAX_CALLS:
+        callee, value, given = found
+        numbers = {name: known_value(function, each) for name, each in given.items()}
+        callee.given = {name: number for name, number in numbers.items() if number is not None}
+        is_dim = "dim3" in callee.head or function.callee(value) == "dim3"
+        return axes(callee, value, depth + 1) if is_dim else (function, [node])
+    member = member_value(function, node) if node.type == "field_expression" or variable is None else None
+    if member is not None and member.type in ("initializer_list", "argument_list", "call_expression"):
+        return axes(function, member, depth + 1)
+    return function, list(node.named_children) if node.type in ("argument_list", "initializer_list") else [node]
 
 
 def launch_parts(call: Node) -> list[Node]:

@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import BARRIERS
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
+from kernel_lsp.rules.cuda.members import structure_name, structure_of
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.simulation.expressions import Calculator
 from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Stopped
@@ -91,9 +92,9 @@ class Caller(Calculator):
         known = self._known_call(node, function, name, given)
         if known is not None:
             return known
-        definition = self._definition(text, len(given))
+        definition, owner, structure = self._called(function, text, len(given))
         if definition is not None and len(self.frames) < MAX_CALLS:
-            return self._inlined(definition, node, text, given)
+            return self._inlined(definition, node, text, given, owner, structure)
         values = [self.value(each) for each in given]
         last = name.rpartition("::")[2].rpartition(".")[2]
         cell = self.cell(name)
@@ -190,12 +191,39 @@ class Caller(Calculator):
             "tile" if "tile" in text or "coalesced" in text else "block" if "thread_block" in text else ""
         )
 
-    def _definition(self, text: str, n_arguments: int) -> Definition | None:
-        return next(
-            (each for each in self.functions.get(_plain_name(text), ()) if _n_parameters(each) >= n_arguments), None
-        )
+    def _called(
+        self, function: Node | None, text: str, n_arguments: int
+    ) -> tuple[Definition | None, Cell | Place | None, str]:
+        """Return the function of the file that is called, and the structure that a method belongs to."""
+        is_method = function is not None and function.type == "field_expression"
+        inner = function.child_by_field_id(fields.ARGUMENT) if is_method and function is not None else None
+        cell = self.cell(text)
+        known = self.functions.get(_plain_name(text), ())
+        if cell is not None and function is not None and function.type == "identifier":
+            inner, known = function, self.functions.get("operator()", ())
+        owner = None if inner is None or not known or inner.type == "call_expression" else self.place(inner)
+        structure = self._structure_of(owner)
+        fitting = [each for each in known if _n_parameters(each) >= n_arguments]
+        own = [each for each in fitting if structure and structure_of(self.file.parsed, each.outer) == structure]
+        found = next(iter(own), None) or (next(iter(fitting), None) if cell is None else None)
+        return found, owner if own else None, structure
 
-    def _inlined(self, definition: Definition, node: Node, text: str, given: list[Node]) -> Value | Place:
+    def _structure_of(self, owner: Cell | Place | None) -> str:
+        while isinstance(owner, Cell) and owner.place is not None:
+            owner = owner.place
+        if isinstance(owner, Place):
+            return owner.memory.element
+        return "" if owner is None else structure_name(owner.type_text)
+
+    def _inlined(
+        self,
+        definition: Definition,
+        node: Node,
+        text: str,
+        given: list[Node],
+        owner: Cell | Place | None,
+        structure: str,
+    ) -> Value | Place:
         """Run a function of the file with these arguments."""
         declarator, body = definition.declarator, definition.body
         assert declarator is not None
@@ -205,7 +233,7 @@ class Caller(Calculator):
         scope |= {each.name: Cell(self.fresh(), each.type_text) for each in parameters[len(given) :]}
         constants = self._constants_of(definition, text)
         frame = Frame(self.file.parsed, node, False, [scope], constants)
-        frame.returned = [False] * self.n_threads
+        frame.returned, frame.owner, frame.structure = [False] * self.n_threads, owner, structure
         name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
         frame.returns_reference = "&" in self.file.parsed.between(definition.node.start_byte, name.start_byte)
         before, loops, outer = self.mask, self.loops, self.outer_loops

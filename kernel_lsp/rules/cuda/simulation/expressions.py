@@ -91,7 +91,7 @@ class Calculator(Looper):
         if method is not None:
             found: Value = method(node)
             return found
-        if node.type in ("subscript_expression", "field_expression", "identifier"):
+        if node.type in ("subscript_expression", "field_expression", "identifier", "qualified_identifier"):
             return self.load(self.place(node), node)
         results = [self.value(child) for child in node.named_children if "literal" not in child.type]
         return unknown(*results)
@@ -329,7 +329,13 @@ class Calculator(Looper):
         name = self.source(node)
         cell = self.cell(name)
         if cell is None:
-            return self._global(name)
+            method = next((each for each in reversed(self.frames) if not each.is_macro), self.frame)
+            is_member = name in self.file.members.get(method.structure, ())
+            return (
+                self._global(name)
+                if method.owner is None or not is_member
+                else self._member_of(method.owner, name, node)
+            )
         if cell.place is not None:
             return cell.place
         memory = cell.value.memory
@@ -350,8 +356,8 @@ class Calculator(Looper):
     def _global_value(self, name: str) -> Value:
         if name == "warpSize":
             return Value(WARP)
-        if name in self.file.constants:
-            return Value(self.file.constants[name])
+        if (constant := name.rpartition("::")[2]) in self.file.constants:
+            return Value(self.file.constants[constant])
         if name in self.file.shared_names:
             memory = Memory(name, "shared", 4, is_set=True, limit=self.dynamic_bytes)
             return Value(0, 0, False, memory, 4, (None,))
@@ -379,7 +385,9 @@ class Calculator(Looper):
         if owner.type == "call_expression" and text.endswith(("thread_index()", "group_index()", "dim_threads()")):
             kind = "threadIdx" if "thread_index" in text else "blockIdx" if "group_index" in text else "blockDim"
             return Cell(self._builtin(kind, "xyz".index(member)))
-        found = self.place(owner)
+        return self._member_of(self.place(owner), member, node)
+
+    def _member_of(self, found: Cell | Place, member: str, node: Node) -> Cell | Place:
         while isinstance(found, Cell) and found.place is not None:
             found = found.place
         if isinstance(found, Place):

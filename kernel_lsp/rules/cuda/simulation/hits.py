@@ -1,14 +1,19 @@
-"""Turn the faults that a simulation found into hits of the rules they belong to."""
+"""Simulate a function once for all rules, and turn the faults that were found into hits of the rules they belong to."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator
+from dataclasses import replace
 
 from kernel_lsp.rules.cuda.declare import hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.watcher import Fault, simulated
+from kernel_lsp.rules.cuda.simulation.assumed_block import shape_of
+from kernel_lsp.rules.cuda.simulation.watcher import Fault, Watcher
 from kernel_lsp.rules.rule import Hit
 
+MAX_SHAPES = 5
+"""Maximum blocks that are tried where the text does not say how many threads there are."""
 MAX_CONDITION = 40
 """Maximum characters of a condition in a message."""
 _MESSAGES = {
@@ -54,3 +59,35 @@ def _message(fault: Fault) -> str:
     detail = " ".join(fault.detail.split()).strip("()")
     detail = detail if len(detail) <= MAX_CONDITION or fault.code != "KL202" else detail[: MAX_CONDITION - 1] + "…"
     return _MESSAGES[fault.code, fault.kind].format(detail)
+
+
+def simulated(function: Function) -> tuple[Fault, ...]:
+    """Return the faults that a simulation of the function's first block finds, once for all rules."""
+    if "simulated" not in function.caches and not _may_be_faulty(function):
+        function.caches["simulated"] = {0: ()}
+    if "simulated" not in function.caches:
+        function.caches["simulated"] = {0: tuple(_simulate(function))}
+    return function.caches["simulated"][0]
+
+
+_MAY_RACE = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[")
+MAX_PLAIN_ACCESSES = 8
+
+
+def _may_be_faulty(function: Function) -> bool:
+    """Return whether a simulation may find anything: threads of a plain kernel only write elements of their own."""
+    if _MAY_RACE.search(function.text) or function.text.count("[") > MAX_PLAIN_ACCESSES:
+        return True
+    return bool(function.file.helper_texts) and bool(function.file.helpers_of(function.text.encode()))
+
+
+def _simulate(function: Function) -> Iterator[Fault]:
+    shape = shape_of(function)
+    for _ in range(MAX_SHAPES):
+        watcher = Watcher(function, shape)
+        watcher.run_kernel()
+        if not watcher.is_misfit:
+            yield from watcher.faults.values()
+            return
+        x, y, z = shape.block
+        shape = replace(shape, block=(x // 2, y, z) if y == 1 else (x, max(1, y // 2), z))

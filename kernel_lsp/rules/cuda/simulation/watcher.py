@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tree_sitter import Node
@@ -12,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.accesses import Access, excludes, is_same
-from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, shape_of, whole_text
+from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, whole_text
 from kernel_lsp.rules.cuda.simulation.calls import Caller
 from kernel_lsp.rules.cuda.simulation.contributions import Contributions, may_reduce
 from kernel_lsp.rules.cuda.simulation.loops import MAX_EXCHANGING_ROUNDS
@@ -41,8 +39,6 @@ MIN_CONFLICTS = 16
 """Minimum threads of a warp in one bank of shared memory."""
 MIN_OPEN_STRIDE = 1_000_000
 """Bytes between neighbouring threads above which the distance is a size that the text does not say."""
-MAX_SHAPES = 5
-"""Maximum blocks that are tried where the text does not say how many threads there are."""
 MAX_ACCESSES = 32
 """Maximum accesses of one array between two barriers that later ones are compared with."""
 
@@ -310,9 +306,16 @@ class Watcher(Caller):
                 self.patterns.add(memory.name)
                 self.note("KL211", self.sites(node)[-1], "banks")
         steps = {two - one for one, two in pairwise(first)}
-        if memory.kind == "global" and len(self.frames) > 1 and len(steps) == 1 and abs(min(steps)) > MIN_OPEN_STRIDE:
+        is_strided = memory.kind == "global" and len(steps) == 1 and abs(min(steps)) > MIN_OPEN_STRIDE
+        if is_strided and (len(self.frames) > 1 or self._is_by_function(node)):
             self.patterns.add(memory.name)
             self.note("KL210", self.sites(node)[0], "stride")
+
+    def _is_by_function(self, node: Node) -> bool:
+        """Return whether a function of the file computes the index; `strides` follows other indices."""
+        variables = (each for name in self.root.names_in(node) for each in self.root.named(name))
+        values = " ".join(self.root.source(each.value) for each in variables if each.value is not None)
+        return any(f"{name}(" in values for name in self.file.returned_values)
 
     def _access_shared(self, place: Place, kind: str, node: Node, value: Value | None) -> None:
         memory = place.memory
@@ -460,35 +463,3 @@ class Watcher(Caller):
         if (place.address.origins | self.origins) & (DATA | CHOSEN) or "==" in self.root.text:
             return False
         return any(value.origins & along and not place.address.origins & along for along in ALONG)
-
-
-def simulated(function: Function) -> tuple[Fault, ...]:
-    """Return the faults that a simulation of the function's first block finds, once for all rules."""
-    if "simulated" not in function.caches and not _may_be_faulty(function):
-        function.caches["simulated"] = {0: ()}
-    if "simulated" not in function.caches:
-        function.caches["simulated"] = {0: tuple(_simulate(function))}
-    return function.caches["simulated"][0]
-
-
-_MAY_RACE = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[")
-MAX_PLAIN_ACCESSES = 8
-
-
-def _may_be_faulty(function: Function) -> bool:
-    """Return whether a simulation may find anything: threads of a plain kernel only write elements of their own."""
-    if _MAY_RACE.search(function.text) or function.text.count("[") > MAX_PLAIN_ACCESSES:
-        return True
-    return bool(function.file.helper_texts) and bool(function.file.helpers_of(function.text.encode()))
-
-
-def _simulate(function: Function) -> Iterator[Fault]:
-    shape = shape_of(function)
-    for _ in range(MAX_SHAPES):
-        watcher = Watcher(function, shape)
-        watcher.run_kernel()
-        if not watcher.is_misfit:
-            yield from watcher.faults.values()
-            return
-        x, y, z = shape.block
-        shape = replace(shape, block=(x // 2, y, z) if y == 1 else (x, max(1, y // 2), z))

@@ -1,0 +1,147 @@
+"""Read what other functions use of a file: the members of structures, arguments of templates, values of functions."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.declarations import Sized
+from kernel_lsp.rules.cuda.definition import Definition
+from kernel_lsp.rules.cuda.literals import integer_literal
+from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.cuda.variables import Variable, parameters_of, type_bytes, variables_of
+
+Members = dict[str, dict[str, Variable]]
+"""The members of each structure, by their names."""
+
+
+def structure_name(type_text: str) -> str:
+    """Return the structure that a type names, without template arguments and namespaces."""
+    return (re.findall(r"\w+", re.sub(r"<.*>", "", type_text)) or [""])[-1]
+
+
+def structure_of(parsed: ParsedCuda, member: Node) -> str:
+    """Return the name of the structure or class that a member's declaration is in."""
+    owner = member.parent.parent if member.parent is not None else None
+    name = None if owner is None else owner.child_by_field_id(fields.NAME)
+    return "" if name is None else parsed.source(name).partition("<")[0]
+
+
+def members_of(parsed: ParsedCuda, declarations: Iterable[Node]) -> Members:
+    """Return the members by structure. Functions are left out."""
+    found: Members = {}
+    for node in declarations:
+        structure = found.setdefault(structure_of(parsed, node), {})
+        structure.update({each.name: each for each in variables_of(parsed, node, node)})
+    return found
+
+
+def structure_arrays(
+    parsed: ParsedCuda, members: Members, constants: Mapping[str, int]
+) -> dict[tuple[str, str], Sized]:
+    """Return the arrays among the members. The parameters of templates are replaced by what they are given."""
+    found: dict[tuple[str, str], Sized] = {}
+    for structure, each in ((name, each) for name, inside in members.items() for each in inside.values()):
+        if each.is_array:
+            given = template_arguments(parsed, each.declaration, constants)
+            texts = ("" if size is None else parsed.source(size) for size in each.sizes)
+            sizes = tuple(_replaced(text, given) for text in texts)
+            found[structure, each.name] = each.element, sizes
+    return found
+
+
+def _replaced(text: str, given: Mapping[str, str]) -> str:
+    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), text)
+
+
+def structure_bytes(
+    members: Members, arrays: Mapping[tuple[str, str], Sized], constants: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the bytes of the structures whose members are all of known types and sizes."""
+    found: dict[str, int] = {}
+    for structure, inside in members.items():
+        sizes = []
+        for each in inside.values():
+            n_bytes = 8 if each.is_pointer else type_bytes(each.element) or found.get(each.element, 0)
+            extents = arrays[structure, each.name][1] if each.is_array else ()
+            numbers = [integer_literal(extent) or constants.get(extent, 0) for extent in extents]
+            sizes += [] if "static" in each.type_text else [n_bytes * math.prod(numbers)]
+        if sizes and all(sizes):
+            found[structure] = sum(sizes)
+    return found
+
+
+def template_arguments(parsed: ParsedCuda, member: Node, numbers: Mapping[str, int]) -> dict[str, str]:
+    """Return the parameters of the templates around a member for which the whole file gives one number."""
+    found: dict[str, str] = {}
+    outer = member.parent
+    while outer is not None:
+        if outer.type == "template_declaration":
+            owner = next((each for each in outer.named_children if each.type.endswith("_specifier")), None)
+            name = None if owner is None else owner.child_by_field_id(fields.NAME)
+            found |= {} if name is None else _given(parsed, outer, parsed.source(name), numbers)
+        outer = outer.parent
+    return found
+
+
+def _given(parsed: ParsedCuda, template: Node, name: str, numbers: Mapping[str, int]) -> dict[str, str]:
+    declared = template.child_by_field_id(fields.PARAMETERS)
+    uses = [found[1].split(",") for found in re.finditer(rf"\b{name}\s*<([^<>;(){{}}]*)>", parsed.text)]
+    found: dict[str, str] = {}
+    for place, each in enumerate(() if declared is None else declared.named_children):
+        text, _, default = parsed.source(each).partition("=")
+        given = {(use[place].strip() if place < len(use) else "") or default.strip() for use in uses}
+        value = given.pop() if len(given) == 1 else ""
+        if value.isdigit() or value in numbers:
+            found[re.findall(r"\w+", text)[-1]] = value
+    return found
+
+
+def sets_of(text: str, members: Members) -> Counter[str]:
+    """Count how often a text may set each member that is a size: by assignments, lists of constructors, addresses."""
+    inside = (each for every in members.values() for each in every.values())
+    names = "|".join({each.name for each in inside if each.is_integer or each.element == "dim3"})
+    if not names:
+        return Counter()
+    set_by = r"\s*(?:[-+*/|&]?=(?!=)|\+\+|--)"
+    found = re.finditer(
+        rf"\b({names})\b{set_by}|[:,]\s*({names})\s*[({{]|(?:&|>>\s*)(?:\w+(?:\.|->))?({names})\b", text
+    )
+    return Counter(each[1] or each[2] or each[3] for each in found)
+
+
+_RETURN = re.compile(r"\{\s*return\b([^;{}]*);\s*\}")
+
+
+def returned_values(
+    parsed: ParsedCuda, functions: Mapping[str, list[Definition]]
+) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return the parameters and the value of each function that is one `return`."""
+    found: dict[str, tuple[tuple[str, ...], str]] = {}
+    for name, definitions in functions.items():
+        declarator, body = definitions[0].declarator, definitions[0].body
+        if len(definitions) == 1 and declarator is not None and body is not None:
+            value = _RETURN.fullmatch(parsed.source(body))
+            if value is not None:
+                found[name] = tuple([each.name for each in parameters_of(parsed, declarator, body)]), value[1]
+    return found
+
+
+def constant_members(
+    parsed: ParsedCuda, node: Node, constants: Mapping[str, int], constant: Callable[[Node | None], int | None]
+) -> Iterator[tuple[str, int | None]]:
+    """Yield ``static constexpr int kTile = 32;``, or the number that the template of its structure is given."""
+    text = parsed.source(node)
+    if "constexpr" not in text and "static const" not in text:
+        return
+    given = template_arguments(parsed, node, constants)
+    for member in variables_of(parsed, node, node):
+        value = constant(member.value)
+        if value is None and member.value is not None and (text := given.get(parsed.source(member.value), "")):
+            value = integer_literal(text) or constants.get(text)
+        yield member.name, value
