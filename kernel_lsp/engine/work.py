@@ -90,6 +90,11 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
             return await _infer(request, tell)
 
 
+ESTIMATED_S = 45.0
+"""Seconds from a run's start for candidates whose times are estimates: on two free cores a search is over before, and
+on busy ones a person would wait minutes for the last per cent of an estimate. The command line has no such limit."""
+
+
 def handle_of(request: Optimize) -> RunHandle:
     """Return the run of a target, in a file or in a notebook's cells."""
     if not request.cells:
@@ -103,6 +108,8 @@ async def _run(request: Optimize | OptimizeLines | Resume, handle: RunHandle, te
     handle.write = _keep_in_archive
     handle.callbacks = {EDITOR: ask} if request.has_editor_model else {}
     handle.on_prompt = lambda prompt: tell(_news_of(prompt))
+    if not isinstance(request, Resume):
+        handle.estimated_s = ESTIMATED_S
     async with aclosing(handle.events()) as events:  # type: ignore[type-var]  # a generator
         async for event in events:
             tell(event)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -63,7 +64,7 @@ class RunHandle:
     """A run that can be started or resumed once: iterate `events()`. `write` takes the arguments of `write_operator`,
     and returns the files written. `callbacks` reach models outside this process by name: ``editor``; `on_prompt`
     receives prompts that wait for a person's reply. `applies_anyway` also writes a winner that is not
-    recommended."""
+    recommended. `estimated_s` limits the time for candidates whose times are estimates, where somebody waits."""
 
     request: OptimizeRequest
     settings: Settings
@@ -73,6 +74,7 @@ class RunHandle:
     callbacks: Mapping[str, Ask] = field(default_factory=dict)
     on_prompt: OnPrompt = ignore_prompt
     applies_anyway: bool = False
+    estimated_s: float = math.inf
     start: SessionStart | None = None
     """The start of its session, which its owner entered already and exits; None for one of its own."""
     task_summary: str = ""
@@ -173,7 +175,8 @@ class RunHandle:
             yield FilesWritten(files=files)
         _keep(archive, task, search.result)
         if isinstance(search, Search) and search.result.winner is not None and search.result.verdict is not None:
-            n_tried = self.request.generations * self.request.proposals
+            is_cut, n_proposed = search.result.is_cut_short, search.result.n_proposed
+            n_tried = n_proposed if is_cut else self.request.generations * self.request.proposals
             tuned = TunedSchedules(self.settings.cache_directory)
             tuned.remember(prepared.key, search.result.winner, search.result.verdict, n_tried)
         spending = search.spending if isinstance(search, ModelSearch) else Spending()
@@ -187,6 +190,8 @@ class RunHandle:
         if prepared.tools is None:
             assert prepared.program is not None, "without models there is a program, or the run has not begun"
             given = request.given(prepared.task_line)
+            is_timed = await prepared.session.gpu_index() is not None
+            limit_s = self.settings.run_deadline_s if is_timed else min(self.settings.run_deadline_s, self.estimated_s)
             limits = SearchSettings(
                 request.generations,
                 request.proposals,
@@ -194,7 +199,7 @@ class RunHandle:
                 given,
                 early_stop=request.choices.early_stop == "on",
                 tuned=request.tuned,
-                limit=TimeLimit(self.settings.run_deadline_s, prepared.started),
+                limit=TimeLimit(limit_s, prepared.started),
             )
             order = trained_order(prepared.task, prepared.program.realize({}))
             return Search(run_id, prepared.program, verifier, archive, limits, order)
