@@ -144,9 +144,11 @@ def profiler_confinement(
     )
 
 
-def linter_confinement(level: SandboxLevel, readable: Sequence[Path]) -> Confinement:
-    """Confine clang-tidy on one file: it reads that and headers, and writes nothing."""
-    return Confinement(level, readable=(*_system(), *readable), max_file_bytes=0, may_start_programs=True)
+def linter_confinement(level: SandboxLevel, program: Path, readable: Sequence[Path]) -> Confinement:
+    """Confine a tool on one file: it reads that, headers and its own installation, and writes nothing. A tool that pip
+    installed is a script of the Python beside it."""
+    own = (*_interpreter(program), *_interpreter(program.with_name("python")))
+    return Confinement(level, readable=(*_system(), *own, *readable), max_file_bytes=0, may_start_programs=True)
 
 
 def cache_environment(cache: Path) -> tuple[tuple[str, str], ...]:

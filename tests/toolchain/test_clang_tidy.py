@@ -49,3 +49,17 @@ def test_clang_tidy_itself_reads_a_kernel_while_it_is_confined(tmp_path: Path) -
     ran, found = asyncio.run(run_tidy(tool, kernel, find_toolchain(None).include_directories, support().level))
     assert (ran.status, ran.sandbox) == ("ran", support().level)
     assert ("bugprone-narrowing-conversions", 4) in {(finding.code, finding.line) for finding in found}
+
+
+@pytest.mark.parametrize(("text", "status"), [("cat $(dirname $0)/../lib/said", "ran"), ("exit 1", "failed")])
+def test_a_tool_outside_the_system_reads_its_installation_and_what_says_nothing_failed(
+    tmp_path: Path, text: str, status: str
+) -> None:
+    kernel, program = tmp_path / "kernel" / "k.cu", tmp_path / "tool" / "bin" / "clang-tidy"
+    for path, content in ((kernel, KERNEL), (program, f"#!/bin/sh\n{text}\n"), (program.parents[1] / "lib/said", SAID)):
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    program.chmod(0o755)
+    tool = Tool(name="clang-tidy", purpose="", path=program)
+    ran, found = asyncio.run(run_tidy(tool, kernel, (), support().level))
+    assert (ran.status, len(found)) == (status, 1 if status == "ran" else 0)

@@ -16,6 +16,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Correct, Mismatch, Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, parquet_module, rows
 from kernel_lsp.evolve.archive.dataset_profiles import PROFILE_COLUMNS, Profiles, profile_columns
@@ -91,7 +92,7 @@ def card_text(files: Mapping[str, int], n_runs: int, empty: Sequence[str]) -> st
             lines += [f"- config_name: {table}", *(["  default: true"] if table == KERNELS else []), "  data_files:"]
             lines += [line for name in own for line in (f"  - split: {Path(name).stem}", f"    path: {name}")]
     lines += ["---", "", "# CUDA kernels judged by kernel_lsp", ""]
-    lines += [f"Written by kernel_lsp {__version__} from {n_runs} runs.", "", "| file | rows |", "|---|---|"]
+    lines += [f"Written by kernel_lsp {__version__} from {counted(n_runs, 'run')}.", "", "| file | rows |", "|---|---|"]
     lines += [f"| {name} | {n} |" for name, n in files.items()]
     kernel_columns = sorted({*Row.model_fields, "family", "split", "sources"})
     lines += [

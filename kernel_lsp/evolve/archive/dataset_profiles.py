@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernel_lsp.config import Settings
-from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.dataset import rows
 from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.toolchain.tools.clang_tidy import SOURCE as CLANG_TIDY
@@ -26,21 +27,25 @@ PROFILE_COLUMNS = ("NCU_Profile", "Torch_Profile", "Clang_Tidy", "Sanitizer")
 async def profile_runs(
     archive: Archive, run_ids: Sequence[str], settings: Settings, tell: Callable[[str], None]
 ) -> Profiles:
-    """Return the profiles of the runs' correct kernels. A task that cannot be captured now is told and left out."""
+    """Return the profiles of the correct kernels in the runs' rows. A task that cannot be captured now is told and left
+    out."""
     found: dict[tuple[str, str], ProfileReport] = {}
     for run_id in run_ids:
-        kernels = list(_correct_kernels(archive, run_id))
+        kernels = {row.candidate_id: row.kernel for row in rows(archive, run_id) if row.outcome == "correct"}
+        if not kernels:
+            continue
         request = OptimizeRequest.model_validate(archive.run(run_id).request)
         try:
             async with Session(settings.model_copy(update={"python": request.python or settings.python})) as session:
                 source = read_target(request.target, request.directory)
                 task = await session.capture(source, with_backward=request.backward)
                 runs = (await session.verifier(source, task)).runs
-                for number, kernel in enumerate(kernels, start=1):
+                for number, (id_, text) in enumerate(kernels.items(), start=1):
                     tell(f"profiling kernel {number} of {len(kernels)} of run {run_id}")
+                    kernel = Candidate(text=text, origin=Origin(proposer="user"))
                     report = await profile_candidate(session, runs, task, kernel, f"{task.name}.cu")
                     if isinstance(report, ProfileReport):
-                        found[run_id, kernel.id] = report
+                        found[run_id, id_] = report
         except KernelLspError as error:
             tell(f"run {run_id} has no profiles: {error}")
     return found
@@ -64,8 +69,3 @@ def _findings(report: ProfileReport, ran: set[str]) -> Iterator[list[Any] | None
 
 def _json(value: list[Any] | None) -> str | None:
     return None if value is None else json.dumps(value)
-
-
-def _correct_kernels(archive: Archive, run_id: str) -> Iterator[Candidate]:
-    correct = {verdict.candidate_id for verdict in archive.verdicts(run_id) if verdict.is_correct}
-    return (candidate for candidate in archive.candidates(run_id) if candidate.id in correct)

@@ -148,7 +148,7 @@ async def disassemble(cubin: bytes, program: Path, level: SandboxLevel) -> str:
             directory=file.parent,
             environment=scrubbed_environment({"LC_ALL": "C"}),
             max_output_bytes=MAX_OUTPUT_BYTES,
-            confinement=linter_confinement(level, (file, program.parent, program.resolve().parent)),
+            confinement=linter_confinement(level, program, (file,)),
         )
     if result.returncode != 0 or result.timed_out:
         said = (result.stderr or result.stdout).decode(errors="replace").strip().splitlines()

@@ -21,7 +21,6 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, TensorArgument
 from kernel_lsp.core.profile import KernelBound, KernelProfile, LineProfile, ToolRun
 from kernel_lsp.core.verdict import KernelFacts
-from kernel_lsp.process.confine import EXIT_NOT_CONFINED
 from kernel_lsp.process.confinement import Confinement, SandboxLevel
 from kernel_lsp.process.profiles import linter_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
@@ -121,10 +120,10 @@ async def run_tidy(
         return absent, ()
     assert tool.path is not None
     started = time.monotonic()
-    confinement = linter_confinement(level, (kernel.parent, *include_directories))
+    confinement = linter_confinement(level, tool.path, (kernel.parent, *include_directories))
     command = tidy_command(tool.path, kernel, include_directories)
     result = await _run(command, TIDY_DEADLINE_S, kernel.parent, confinement)
-    if result.timed_out or result.returncode == EXIT_NOT_CONFINED:
+    if result.timed_out or (result.returncode and not result.stdout.strip()):  # errors in headers are written to stdout
         return _failed(tool, result, started), ()
     return _ran(tool, started, confinement.level), parse_tidy(_text(result.stdout), kernel)
 
