@@ -41,7 +41,8 @@ keeps: squares, cubes: f32[B, 8]
 scratch: a: f32[B,
     4], b, c: bf16[B, ceil_div(B, 2)]
 fill: out = 0
-launch[B > 1]: rows<float, {flag}><<<dim3(B, 2), 128, 64>>>(x, out, int(B * 8), float(eps)) cluster=2 max_shared=1
+launch[B > 1]: rows<float, {flag}><<<dim3(B, 2), 128, 64>>>(x, out, int(B * 8), ceil_div(B, 2),
+    float(eps)) cluster=2 max_shared=1
 library: aten::mm(x, x) -> (at)
 """
 BACKWARD = """
@@ -154,11 +155,11 @@ def test_a_plan_launches_as_it_says(runtime: ModuleType) -> None:
     _, steps = runtime.Plan(FORWARD).functions("f.py")
     out, at, squares, cubes = steps(Run(), x, True, 2, 0.5)
     ((kernel, grid, block, given, types), attributes), *others = launches
-    assert (kernel, grid, block, types) == ("rows<float, true>", (8, 2), 128, "int, float")
+    assert (kernel, grid, block, types) == ("rows<float, true>", (8, 2), 128, "int, int, float")
     assert (attributes, others) == ({"shared": 64, "cluster": 2, "max_shared": 1}, [])
     assert given[0] is x
     assert given[1] is out
-    assert (given[2:], out.tolist(), squares.shape, cubes.dtype) == ((64, 0.5), [0.0] * 8, (8, 8), torch.float32)
+    assert (given[2:], out.tolist(), squares.shape, cubes.dtype) == ((64, 4, 0.5), [0.0] * 8, (8, 8), torch.float32)
     assert torch.equal(at, x @ x)
     launches.clear()
     steps(Run(), torch.ones(1, 1), True, 2, 0.5)

@@ -58,6 +58,7 @@ LOCAL_NAMES = (
     "gradients",
 )
 MAX_LAUNCHES = 64
+MAX_TAKES_LINES = 2
 ORIGIN = (
     f"Kernels and launch plan: {{name}}.cu. {RUNTIME_MODULE}.py, beside it, compiles them at first use, by the NVRTC "
     "that comes with PyTorch."
@@ -137,10 +138,11 @@ class OperatorText:
 
     def public_function(self) -> list[str]:
         """Print the function that users call."""
-        return self.documented_function(call("return OPERATOR(", [], self.forward.argument_names, depth=1))
+        return self.documented_function(call("return OPERATOR(", [], self.forward.argument_names, depth=1), "FORWARD")
 
-    def documented_function(self, body: Sequence[str]) -> list[str]:
-        """Print the function that users call, with its documentation and this body."""
+    def documented_function(self, body: Sequence[str], plan: str = "") -> list[str]:
+        """Print the function that users call, with its documentation and this body. A long list of what it takes is
+        left to the `plan` of the file."""
         declarations = [
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
@@ -148,8 +150,15 @@ class OperatorText:
         results = (f"{r.name}: {dtype_and_shape(r.dtype, r.dims)}" for r in self.forward.operation.results)
         title = f"{_plain(self._title())} Returns {', '.join(results)}."
         first, *lines = textwrap.wrap(title, LINE_LENGTH - 2 * len(INDENT))
-        takes = "; ".join(f"{argument.name}: {argument.description}" for argument in self._arguments)
-        docstring = [f'"""{first}', *lines, "", *textwrap.wrap(f"Takes {takes}.", LINE_LENGTH - len(INDENT)), '"""']
+        described = [f"{argument.name}: {argument.description}" for argument in self._arguments]
+        takes = textwrap.wrap(f"Takes {'; '.join(described)}.", LINE_LENGTH - len(INDENT))
+        if plan and len(takes) > MAX_TAKES_LINES:
+            numbers = [
+                each for each, argument in zip(described, self._arguments, strict=True) if not argument.is_tensor
+            ]
+            text = "; ".join([f"Takes the tensors in the `op:` line of {plan}", *numbers])
+            takes = textwrap.wrap(f"{text}.", LINE_LENGTH - len(INDENT))
+        docstring = [f'"""{first}', *lines, "", *takes, '"""']
         definition = signature_lines(f"def {self.name}(", declarations, f") -> {self.forward.result_annotation}:")
         return [*definition, *indented([*docstring, *body])]
 

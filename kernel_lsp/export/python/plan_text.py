@@ -108,7 +108,7 @@ def _launch(text: OperationText, launch: Launch) -> str:
     shared = text.python(launch.shared_bytes)
     sizes += [shared] if shared != "0" else []
     given = [
-        f"{type_}({text.python(argument)})" if type_ else text.python(argument)
+        f"{type_}({text.python(argument)})" if type_ not in ("", "int") else text.python(argument)
         for argument, type_ in zip(launch.arguments, text.number_types(launch), strict=True)
     ]
     attributes = "".join(f" {name}={value}" for name, value in launch.attributes)

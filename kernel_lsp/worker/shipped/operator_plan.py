@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from .cuda_runtime import _C_TYPES, _HALF_TYPES
 from .operator_support import DTYPES, Contract, ceil_div, holds, require, sizes
 from .sdpa import sdpa_backward, sdpa_backward_kept, sdpa_forward, sdpa_forward_kept
 
@@ -26,7 +27,8 @@ LIBRARY_STEP = re.compile(r"(\w+)::(\w+)\((.*)\) -> \((.*)\)")
 
 class Plan:
     """One operation as the launch plan of the `.cu` file states it. Expressions are Python's, names without a type in
-    `op:` have that of the `forward`, whose arguments ``...`` stands for, and a list in `scratch:` has one type."""
+    `op:` have that of the `forward`, whose arguments ``...`` stands for, a list in `scratch:` has one type, and what a
+    launch is given beside tensors and ``float(eps)`` is an `int`."""
 
     def __init__(self, text: str, forward: Plan | None = None) -> None:
         self.forward = forward
@@ -243,9 +245,11 @@ def _launch(body: str, tensors: Mapping[str, str]) -> list[str]:
     grid, block, *shared = _entries(size.replace("dim3(", "("))
     given, types = [], []
     for argument in _entries(listed):
-        typed = None if argument in tensors else TYPED_NUMBER.fullmatch(argument)
+        typed = TYPED_NUMBER.fullmatch(argument)
+        if typed is not None and typed[1] not in _C_TYPES and typed[1] not in _HALF_TYPES:
+            typed = None  # a call of the expression's own, as in ceil_div(B, 4)
         given.append(typed[2] if typed else argument)
-        types += [typed[1]] if typed else []
+        types += [] if argument in tensors else [typed[1] if typed else "int"]
     name = "f" * ("{" in kernel) + repr(re.sub(r"{(.*?)}", r"{str(\1).lower()}", kernel))  # C++ writes `true`
     extra = [f"shared={each}" for each in shared] + attributes.split()
     parts = [name, grid, block, "(" + "".join(f"{each}, " for each in given) + ")", repr(", ".join(types)), *extra]
