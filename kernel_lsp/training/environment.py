@@ -24,6 +24,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
+from kernel_lsp.plan.parser import parse
 from kernel_lsp.training.features import SchedulableProgram
 from kernel_lsp.training.table import ScheduleTable, TimedTask
 
@@ -182,8 +183,10 @@ class RecordedBackend:
         return "\n".join(lines + [action_text(each.schedule) for each in found.schedules])
 
     async def evaluate(self, task: str, action: Action) -> Outcome:
-        """Return the recorded outcome. Raises UserError for a text, or for a schedule that was not recorded."""
+        """Return the recorded outcome. Raises UserError for a kernel, and for a schedule that was not recorded."""
         found = self._tasks[task]
+        if isinstance(action, str) and parse(action).plan is None:
+            return Outcome(Reward(value=WRONG, kind="none"), None, "no schedule, and no kernel with a launch plan")
         timed = None if isinstance(action, str) else found.find(action)
         if timed is None:
             step = "choose one of its recorded schedules, or use the live backend"

@@ -75,7 +75,7 @@ async def test_what_was_not_recorded_is_refused() -> None:
     with pytest.raises(UserError):
         environment.reset("unknown")
     environment.reset("task1")
-    for action in ("__global__ void k() {}", {"task.threads": 7}):
+    for action in (kernel(5.0), {"task.threads": 7}):
         with pytest.raises(UserError):
             await environment.step(action)
 
@@ -199,6 +199,19 @@ def test_gymnasium_accepts_the_environment() -> None:
     is_faster = task.baselines_us["eager"] > 1.05 * (task.schedules[0].time_us or 0.0)
     assert (reward, is_terminated, is_truncated) == (2.0 if is_faster else 1.0, False, False)
     assert info["time_us"] == _table().tasks[1].schedules[0].time_us
+    environment.close()
+
+
+def test_gymnasiums_checker_passes_though_its_random_texts_are_no_action() -> None:
+    pytest.importorskip("gymnasium")
+    from gymnasium.utils.env_checker import check_env
+
+    from kernel_lsp.training.gymnasium_environment import KernelGym
+
+    environment = KernelGym(RecordedBackend(_table()), n_steps=2)
+    check_env(environment, skip_render_check=True)
+    environment.reset(seed=0)
+    assert environment.step("no kernel")[1] == -1.0
     environment.close()
 
 
