@@ -19,7 +19,7 @@ def used(*lines: str) -> list[int]:
     """The pointer parameters that a kernel computes with; `%rd1` and `%rd2` are pointers, `%rd3` is a number."""
     body = "\n".join(f"    {line};" for line in (*HEAD, *lines, "ret"))
     ptx = f".visible .entry k(\n    .param .u64 k_param_0\n)\n{{\n{body}\n}}\n"
-    return [position for position, _ in uses_as_data(read_ptx(ptx).statements, (0, 1))]
+    return [position for position, _ in uses_as_data(read_ptx(ptx).functions["k"], (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,18 @@ def test_a_computation_with_an_address_is_found(lines: tuple[str, ...], paramete
 )
 def test_what_honest_kernels_do_with_addresses_passes(lines: tuple[str, ...]) -> None:
     assert used(*lines) == []
+
+
+def test_the_same_code_at_another_line_is_found_there() -> None:
+    """The answer about code is kept, its place in the text is not: candidates of a search have kernels in common."""
+
+    def lines_of(*texts: str) -> list[int | None]:
+        return [place.line for text in texts for _, place in uses_as_data(read_ptx(text).functions["k"], (0,))]
+
+    body = ".visible .entry k(\n .param .u64 k_param_0\n)\n{\nld.param.u64 %rd1, [k_param_0];\n.loc 1 {line} 3\n"
+    head, text = '.file 1 "kernel.cu"\n', body + "mul.lo.s64 %rd2, %rd1, {factor};\nret;\n}\n"
+    cases = [(7, 77), (9, 77), (9, 1)]
+    texts = [head + text.replace("{line}", str(line)).replace("{factor}", str(factor)) for line, factor in cases]
+    assert lines_of(*texts) == [7, 9, 9]
+    harmless = head + text.replace("{line}", "9").replace("mul.lo.s64 %rd2, %rd1, {factor}", "add.s64 %rd2, %rd1, 4")
+    assert lines_of(harmless) == []

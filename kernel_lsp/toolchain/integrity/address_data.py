@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, Statement, mentioned
+from kernel_lsp.toolchain.integrity.ptx_text import Function, OncePerCode, Place, Statement
 
 N_ALIGNMENT_BITS = 7
 """Low bits of an address that may decide: alignments of up to 128 bytes."""
@@ -25,8 +25,6 @@ HARMLESS = frozenset(
 HARMLESS_STORES = ("st.param", "st.local")
 """Pass an argument, or keep a pointer on the thread's stack."""
 _PARAMETER = re.compile(r"\[\s*[\w$]+_param_(?P<position>\d+)\s*\]")
-_IN_MEMORY = re.compile(r"\[[^\]]*\]")
-_PREDICATE = re.compile(r"%p\d+")
 _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 
 
@@ -46,37 +44,45 @@ class _Value:
 _Values = Mapping[str, _Value]
 
 
-def uses_as_data(body: Sequence[Statement], pointers: Collection[int]) -> Iterator[tuple[int, Place]]:
-    """Yield the position of each pointer parameter that a kernel's `body` computes with, at the first such use."""
-    values = _values(body, pointers)
+def uses_as_data(function: Function, pointers: Collection[int]) -> Iterator[tuple[int, Place]]:
+    """Yield the position of each pointer parameter that a kernel computes with, at the first such use."""
+    for position, nth in _uses_as_data(function, tuple(pointers)):
+        yield position, function.body[nth].place
+
+
+@OncePerCode
+def _uses_as_data(function: Function, pointers: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """Return each such parameter's position, and that of the statement."""
+    values, found = _values(function, pointers), list[tuple[int, int]]()
     seen = set[int]()
-    for statement in body:
-        used = [values[name] for name in _operands(statement) if name in values]
+    for nth, statement in enumerate(function.body):
+        used = [values[name] for name in statement.source_registers if name in values]
         if used and not _is_allowed(statement, used):
             new = frozenset().union(*(value.origins for value in used)) - seen
             seen |= new
-            yield from ((position, statement.place) for position in sorted(new))
+            found += [(position, nth) for position in sorted(new)]
+    return tuple(found)
 
 
-def _values(body: Sequence[Statement], pointers: Collection[int]) -> _Values:
+def _values(function: Function, pointers: Collection[int]) -> _Values:
     """Infer the values by iteration to a fixed point. A difference of two pointers into one tensor is no address; it is
     known only when all origins are, so inference starts again without the differences found."""
     differences = set[int]()
     while True:
-        values = _inferred(body, pointers, differences)
-        found = {nth for nth, statement in enumerate(body) if _is_distance(statement, values)}
+        values = _inferred(function, pointers, differences)
+        found = {nth for nth, statement in enumerate(function.body) if _is_distance(statement, values)}
         if found <= differences:
             return values
         differences |= found
 
 
-def _inferred(body: Sequence[Statement], pointers: Collection[int], differences: Collection[int]) -> _Values:
-    skipped = {id(body[nth]) for nth in differences}
+def _inferred(function: Function, pointers: Collection[int], differences: Collection[int]) -> _Values:
+    skipped = {id(function.body[nth]) for nth in differences}
 
     def value_of(statement: Statement, values: _Values) -> _Value | None:
         return None if id(statement) in skipped else _result(statement, values, pointers)
 
-    return Function("", body).inferred({}, value_of, operator.or_)
+    return function.inferred({}, value_of, operator.or_)
 
 
 def _result(statement: Statement, values: _Values, pointers: Collection[int]) -> _Value | None:
@@ -85,7 +91,7 @@ def _result(statement: Statement, values: _Values, pointers: Collection[int]) ->
         match = _PARAMETER.search(statement.text)
         position = int(match["position"]) if match else -1
         return _Value(frozenset((position,))) if position in pointers else None
-    used = [values[name] for name in _operands(statement) if name in values]
+    used = [values[name] for name in statement.source_registers if name in values]
     if not used:
         return None
     value, name, numbers = used[0], statement.opcode.partition(".")[0], _numbers(statement)
@@ -104,7 +110,7 @@ def _result(statement: Statement, values: _Values, pointers: Collection[int]) ->
 def _is_distance(statement: Statement, values: _Values) -> bool:
     if not statement.opcode.startswith("sub."):
         return False
-    used = [values[name] for name in _operands(statement) if name in values]
+    used = [values[name] for name in statement.source_registers if name in values]
     origins = {value.origins for value in used}
     return len(used) == 2 and all(v.is_pointer for v in used) and len(origins) == 1 and len(next(iter(origins))) == 1
 
@@ -119,7 +125,7 @@ def _is_allowed(statement: Statement, used: Sequence[_Value]) -> bool:
     if name == "bfe":
         return len(numbers) == 2 and sum(numbers) + shift <= N_ALIGNMENT_BITS
     if name in ("setp", "set"):
-        are_pointers = len(used) == len(_operands(statement)) and all(value.is_pointer for value in used)
+        are_pointers = len(used) == len(statement.source_registers) and all(value.is_pointer for value in used)
         return are_pointers and not any(numbers)
     if name in MOVING | {"neg", "not", "shl", "shr"}:
         return ".f" not in statement.opcode
@@ -132,12 +138,6 @@ def _rounds_down(numbers: Sequence[int]) -> bool:
 
 def _narrows(opcode: str) -> bool:
     return opcode.startswith("cvt.") and not opcode.split(".")[-2].endswith("64")
-
-
-def _operands(statement: Statement) -> list[str]:
-    """Return the source registers, except predicates and those that address memory."""
-    names = mentioned(_IN_MEMORY.sub("", statement.sources))
-    return [name for name in names if name.startswith("%") and not _PREDICATE.fullmatch(name)]
 
 
 def _numbers(statement: Statement) -> list[int]:

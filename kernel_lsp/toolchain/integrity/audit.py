@@ -23,7 +23,15 @@ from kernel_lsp.toolchain.integrity.device_state import (
     written_variables,
 )
 from kernel_lsp.toolchain.integrity.masking import kernel_at_line, mask_literals
-from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, Place, PtxText, Statement, read_ptx
+from kernel_lsp.toolchain.integrity.ptx_text import (
+    COMPILED_AS,
+    Function,
+    OncePerCode,
+    Place,
+    PtxText,
+    Statement,
+    read_ptx,
+)
 from kernel_lsp.toolchain.integrity.refused_text import SOURCE, source_findings
 
 KNOWN_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
@@ -126,7 +134,7 @@ def _first_call(ptx: PtxText, name: str) -> Place:
 
 def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
     with_barrier, with_waits = functions_with_only_a_grid_barrier(ptx), functions_that_only_pace_waits(ptx)
-    for statement in ptx.statements:
+    for statement in (each.body[nth] for each in ptx.functions.values() for nth in _conspicuous(each)):
         names = statement.names - WORKSPACE_REGISTERS if statement.function in with_barrier else statement.names
         if statement.function in with_waits:
             names = frozenset(name for name in names if not name.startswith(CLOCK_REGISTERS))
@@ -136,6 +144,17 @@ def _instruction_findings(ptx: PtxText) -> Iterator[Finding]:
             yield _warning("sleeps", "it sleeps", statement.place)
         elif statement.opcode.startswith("call") and "vprintf" in names:
             yield _warning("prints", "it prints, which costs time in every launch", statement.place)
+
+
+@OncePerCode
+def _conspicuous(function: Function) -> tuple[int, ...]:
+    """Return the positions of statements that name a refused register, sleep or call."""
+    return tuple(
+        nth
+        for nth, each in enumerate(function.body)
+        if each.opcode.startswith(("nanosleep", "call"))
+        or any(name.startswith(REFUSED_PREFIXES) for name in each.names)
+    )
 
 
 def _refused_registers(names: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -154,8 +173,7 @@ def _address_findings(ptx: PtxText, text: str, symbols: Symbols) -> Iterator[Fin
         called = _KERNEL_NAME.search(name)
         for signature in (each for each in signatures if called and each.name == called["name"]):
             pointers = [nth for nth, parameter in enumerate(signature.parameters) if parameter.is_pointer]
-            body = functions[symbol].body if symbol in functions else ()
-            for nth, place in uses_as_data(body, pointers):
+            for nth, place in uses_as_data(functions[symbol], pointers) if symbol in functions else ():
                 message = f"it computes with the address of '{signature.parameters[nth].name}': {ADDRESS_USES}"
                 yield _error("address-as-data", message, place).model_copy(update={"kernel": name})
 

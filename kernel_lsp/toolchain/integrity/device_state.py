@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from kernel_lsp.toolchain.integrity.ptx_text import Function, Place, PtxText, Source, Statement, mentioned
+from kernel_lsp.toolchain.integrity.ptx_text import Function, OncePerCode, Place, PtxText, Source, Statement, mentioned
 
 READING_FUNCTIONS = frozenset(("vprintf", "__assertfail"))
 """System functions that receive addresses of strings and only read them."""
@@ -225,6 +225,7 @@ def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
     return frozenset(name for name, function in ptx.functions.items() if _is_only_a_barrier(function))
 
 
+@OncePerCode
 def _is_only_a_barrier(function: Function) -> bool:
     if all(WORKSPACE_REGISTERS.isdisjoint(statement.names) for statement in function.body):
         return True
@@ -283,12 +284,13 @@ def _kinds_used(text: str, kinds: Mapping[str, _Kind]) -> set[_Kind]:
 
 def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
     """Return the functions that read a clock and use it only for the duration of sleeps."""
-    functions = ptx.functions.items()
-    return frozenset(name for name, one in functions if name and _reads_a_clock(one) and _Body(one).only_paces_waits())
+    return frozenset(name for name, one in ptx.functions.items() if name and _only_paces_waits(one))
 
 
-def _reads_a_clock(function: Function) -> bool:
-    return any(name.startswith(CLOCK_REGISTERS) for statement in function.body for name in statement.names)
+@OncePerCode
+def _only_paces_waits(function: Function) -> bool:
+    names = (name for statement in function.body for name in statement.names)
+    return any(name.startswith(CLOCK_REGISTERS) for name in names) and _Body(function).only_paces_waits()
 
 
 class _Body:

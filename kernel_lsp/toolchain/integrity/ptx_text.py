@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from kernel_lsp.source.preprocessor import blanked
 
@@ -22,6 +22,8 @@ COMPILED_AS = "kernel.cu"
 """File name of a candidate's text while it is compiled, and so in its PTX."""
 N_REMEMBERED = 8
 """Cached texts: several checks of one candidate read the same PTX."""
+N_ANSWERS = 4096
+"""Functions whose answer to a question is cached: a network has up to 300."""
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _LOC = re.compile(r"^\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?\binlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
@@ -33,6 +35,8 @@ _SECTION = re.compile(r"\.section\s+\.debug_\w+\s*\{[^{}]*\}")
 _PIECE = re.compile(r"[{};]|[^{};]+")
 _LABEL = re.compile(r"[$%\w]+")
 _FIRST_OPERAND = re.compile(r"\s*(\{[^}]*\}\s*|[^,\[]*)(,)")
+_IN_MEMORY = re.compile(r"\[[^\]]*\]")
+_PREDICATE = re.compile(r"%p\d+")
 _MENTIONED = re.compile(r"[%$A-Za-z_][\w$]*(?:\.[xyzw]\b)?")
 
 
@@ -80,6 +84,12 @@ class Statement:
     def source_names(self) -> tuple[str, ...]:
         """Return the names in its sources, in order."""
         return tuple(mentioned(self.sources))
+
+    @cached_property
+    def source_registers(self) -> tuple[str, ...]:
+        """Return the registers in its sources, except predicates and those that address memory."""
+        names = mentioned(_IN_MEMORY.sub("", self.sources))
+        return tuple(name for name in names if name.startswith("%") and not _PREDICATE.fullmatch(name))
 
     @property
     def _is_store(self) -> bool:
@@ -148,8 +158,12 @@ class _Reader:
     def line(self, line: str) -> None:
         if not line or line.startswith((".file", ".version", ".target", ".address_size")):
             return
-        if place := place_of(line, self._user_files):
+        if line.startswith(".loc") and (place := place_of(line, self._user_files)):
             self._place = place
+            return
+        if not self._pending and line.find(";") == len(line) - 1 and "{" not in line and "}" not in line:
+            self._pending = line[:-1]  # one statement, as most lines are
+            self._end()
             return
         for piece in _PIECE.findall(line):
             self._piece(piece)
@@ -192,7 +206,7 @@ class _Reader:
 
     def _end(self) -> None:
         rest = self._take_labels()
-        guard = _GUARD.match(rest)
+        guard = _GUARD.match(rest) if rest.startswith("@") else None
         text = rest[guard.end() :].strip() if guard else rest
         self._pending = ""
         if text:
@@ -202,7 +216,7 @@ class _Reader:
     def _take_labels(self) -> str:
         """Move leading labels of the pending text to the next statement; return the rest."""
         pending = self._pending.strip()
-        if match := _LABELS.match(pending):
+        if ":" in pending and (match := _LABELS.match(pending)):
             self._labels += tuple(_LABEL.findall(match[0]))
             return pending[match.end() :].strip()
         return pending
@@ -294,6 +308,12 @@ class Function:
         self.name, self.body = name, body
 
     @cached_property
+    def code(self) -> bytes:
+        """Return the hash of its statements, wherever they are in the user's file."""
+        parts = ("\0".join((each.text, each.guard, *each.labels)) for each in self.body)
+        return hashlib.sha256("\n".join(parts).encode(errors="surrogatepass")).digest()
+
+    @cached_property
     def definitions(self) -> dict[str, list[Statement]]:
         """Map each register to the statements that set it."""
         found: dict[str, list[Statement]] = {}
@@ -353,3 +373,22 @@ class Function:
                     waiting.extend(again)
                     queued.update(again)
         return facts
+
+
+Answer = TypeVar("Answer")
+
+
+class OncePerCode(Generic[Answer]):
+    """A question about a function, and the hashable arguments of it, whose answer depends on the statements alone, not
+    on their places. Asked once for all texts: the candidates of a search differ in few kernels."""
+
+    def __init__(self, question: Callable[..., Answer]) -> None:
+        self._question, self._answers = question, dict[tuple[Any, ...], Answer]()
+
+    def __call__(self, function: Function, *arguments: Hashable) -> Answer:
+        key = (function.code, *arguments)
+        if key not in self._answers:
+            while len(self._answers) >= N_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[key] = self._question(function, *arguments)
+        return self._answers[key]
