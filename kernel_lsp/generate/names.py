@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 
 _WORDS = """
 alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double
@@ -39,6 +40,13 @@ class NamePool:
         """Reserve a name that must not change."""
         self._taken.add(name)
         return name
+
+    def retake(self, names: Sequence[tuple[str, str]]) -> bool:
+        """Take names if each wanted one would be the given one, as in another pool; else none of them."""
+        trial = self.child()
+        is_same = all(trial.take(wanted) == name for wanted, name in names)
+        self._taken.update(name for _, name in names if is_same)
+        return is_same
 
     def child(self) -> NamePool:
         """Return a nested pool. It avoids these names; its own names do not affect this pool."""

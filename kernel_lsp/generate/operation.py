@@ -31,7 +31,7 @@ from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.scratch_reuse import with_shared_scratch
 from kernel_lsp.generate.structure import plan_structure
@@ -56,11 +56,22 @@ class RenderedOperation:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A rendered group, with the choices and the names of kernels, wanted and given, that it depends on."""
+
+    group: RenderedGroup
+    picks: Sequence[tuple[Knob, Choice]]
+    names: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class FusedOperation:
-    """A fused graph, and the tensors that hold its results and what it keeps."""
+    """A fused graph, and the tensors that hold its results and what it keeps. `rendered` has the variants of each group
+    by its position and the threads of a shared launch: the schedules of a search differ in few groups."""
 
     graph: FusedGraph
     results: Mapping[str, Tensor]
+    rendered: dict[tuple[int, int | None], list[Variant]] = field(default_factory=dict)
 
 
 @dataclass
@@ -87,7 +98,8 @@ class _OperationRenderer:
         self.builder, self.name, self.lowered = builder, name, lowered
         plan = plan_structure(lowered, builder.choices, builder.workload, name)
         fused = self._fused(plan)
-        self.fused, self.results = fused.graph, fused.results
+        self.fused, self.results, self.rendered = fused.graph, fused.results, fused.rendered
+        self.taken: list[tuple[str, str]] = []
         self.scalars = self._scalars()
         self.names = self._tensor_names()
         self.index_type = self._index_type()
@@ -178,7 +190,7 @@ class _OperationRenderer:
         planner = LaunchPlanner(self.name, groups, self.builder.choices, self.builder.workload)
         mode = planner.mode()
         threads = planner.threads(mode)
-        rendered = [self._render_group(group, threads.get(position)) for position, group in enumerate(groups)]
+        rendered = [self._render_group(position, threads.get(position)) for position in range(len(groups))]
         if not threads:
             return rendered
         kernels = [group.kernels[0] if len(group.kernels) == 1 else None for group in rendered]
@@ -207,19 +219,29 @@ class _OperationRenderer:
                 found.append(RenderedGroup((owners[together[0]],), is_valid=is_valid))
         return found
 
-    def _render_group(self, group: Group, threads: int | None = None) -> RenderedGroup:
+    def _render_group(self, position: int, threads: int | None = None) -> RenderedGroup:
+        group, choices, names = self.fused.groups[position], self.builder.choices, self.builder.kernel_names
+        variants = self.rendered.setdefault((position, threads), [])
+        for known in variants:
+            if choices.repeats(known.picks) and names.retake(known.names):
+                return known.group
+        n_picks, self.taken = len(choices.picks), []
         renderer = GroupRenderer(
-            choices=self.builder.choices,
+            choices=choices,
             workload=self.builder.workload,
             new_kernel=self._new_kernel,
             tensor_names=self.names,
             threads=threads,
         )
-        return renderer.render(group, self._group_name(group))
+        found = renderer.render(group, self._group_name(group))
+        variants.append(Variant(found, choices.picks[n_picks:], self.taken))
+        return found
 
     def _new_kernel(self, wanted: str, local_names: Sequence[str] = ()) -> KernelWriter:
         """Start a kernel. `local_names` are those that the template itself uses; sizes keep their own names too."""
-        name = self.builder.kernel_names.take(f"{wanted}_kernel" if wanted in HELPERS else wanted)
+        wanted = f"{wanted}_kernel" if wanted in HELPERS else wanted
+        name = self.builder.kernel_names.take(wanted)
+        self.taken.append((wanted, name))
         reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
         return KernelWriter(
             name,

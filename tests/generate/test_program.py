@@ -46,6 +46,19 @@ def test_one_schedule_gives_one_text() -> None:
     assert strip(first.render({})) == strip(second.render({}))
 
 
+def test_a_schedule_after_others_gives_what_a_new_program_gives() -> None:
+    """Kernels that schedules have in common are rendered once, by what they chose and what they are called."""
+    task = capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    used, choose = plan_program(task, gpu=None), random.Random(3)
+    texts = set()
+    for _ in range(12):
+        schedule = {knob.name: choose.choice(knob.values) for knob in used.knobs if choose.random() < 0.1}
+        found = used.realize(schedule)
+        assert found == plan_program(task, gpu=None).realize(schedule)
+        texts.add(found.text)
+    assert len(texts) > 8
+
+
 def test_defaults_are_a_valid_schedule() -> None:
     program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)])
     schedule = program.default_schedule()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Choice = int | str
@@ -25,14 +25,21 @@ class Choices:
 
     schedule: Schedule
     knobs: dict[str, Knob] = field(default_factory=dict)
+    picks: list[tuple[Knob, Choice]] = field(default_factory=list)
+    """All requests with their answers, in order."""
 
     def pick(self, name: str, values: Sequence[Choice], default: Choice, description: str) -> Choice:
         """Return the schedule's value of a knob, or the default where the schedule has no valid value."""
         kept = tuple(dict.fromkeys([*values, default]))
         ordered = tuple(sorted(kept)) if all(isinstance(value, int) for value in kept) else kept  # type: ignore[type-var]  # all int
-        self.knobs.setdefault(name, Knob(name, ordered, default, description))
-        chosen = self.schedule.get(name, default)
-        return chosen if chosen in ordered else default
+        knob, chosen = Knob(name, ordered, default, description), self.schedule.get(name, default)
+        self.knobs.setdefault(name, knob)
+        self.picks.append((knob, chosen if chosen in ordered else default))
+        return self.picks[-1][1]
+
+    def repeats(self, picks: Iterable[tuple[Knob, Choice]]) -> bool:
+        """Request the same knobs until an answer differs; return True if none does."""
+        return all(self.pick(each.name, each.values, each.default, each.description) == one for each, one in picks)
 
     def pick_int(self, name: str, values: Sequence[int], default: int, description: str) -> int:
         return int(self.pick(name, values, default, description))
