@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -41,6 +42,7 @@ from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.manual import Ask, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Spending
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.training.ranker import trained_order
 from kernel_lsp.verify.profile.profile import profile_candidate
@@ -48,6 +50,7 @@ from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.session.verifier import Verifier
 
+NO_RULE = "the generator has no rule for this target: the models begin without a seed"
 OUT_FOLDER_NAME = "kernels"
 """Folder next to the user's file, which keeps a result `rms_norm.py` from overwriting the target's `rms_norm.py`."""
 FINAL_BASELINE_WAIT_S = 240.0
@@ -108,18 +111,24 @@ class RunHandle:
             task = await session.capture(source, with_backward=self.request.backward, for_device=True)
             out = self.request.out or Path(source.file).parent / OUT_FOLDER_NAME
             seen = _as_seen_from(out, task, source)
-            program = _plan(seen, session, tools)
-            if program is None:
-                yield StageStarted(message="the generator has no rule for this target: the models begin without a seed")
-            check_operator_can_be_written(task.name, out)
-            self.task_summary = summarize(task)
-            key = await _tuned_key(session, task)
-            if program is not None and self.run_id is None:
-                self.request = self.request.model_copy(update={"tuned": self._recalled(key, program)})
-            with workspace_lock(self.workspace), Archive(self.workspace) as archive:
-                prepared = _Prepared(session, source, task, seen.target, program, out, started, tools, key)
-                async for event in self._archived(archive, prepared):
-                    yield event
+            verifier = asyncio.create_task(session.verifier(source, task))  # PyTorch's side starts beside the plan
+            try:
+                program = await asyncio.to_thread(_plan, seen, session, tools)
+                if program is None:
+                    yield StageStarted(message=NO_RULE)
+                check_operator_can_be_written(task.name, out)
+                self.task_summary = summarize(task)
+                key = await _tuned_key(session, task)
+                if program is not None and self.run_id is None:
+                    self.request = self.request.model_copy(update={"tuned": self._recalled(key, program)})
+                with workspace_lock(self.workspace), Archive(self.workspace) as archive:
+                    prepared = _Prepared(
+                        session, verifier, source, task, seen.target, program, out, started, tools, key
+                    )
+                    async for event in self._archived(archive, prepared):
+                        yield event
+            finally:
+                await end_tasks(verifier)
 
     async def _archived(self, archive: Archive, prepared: _Prepared) -> AsyncIterator[Event]:
         """Archive the run's start, its events and its end."""
@@ -156,7 +165,7 @@ class RunHandle:
 
     async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
         session, task = prepared.session, prepared.task
-        verifier = await session.verifier(prepared.source, task)
+        verifier = await prepared.verifier
         yield RunStarted(
             run_id=run_id,
             target=self.request.target,
@@ -239,6 +248,7 @@ class _Prepared:
     generator has no rule, `tools` without models."""
 
     session: Session
+    verifier: asyncio.Task[Verifier]
     source: TargetSource
     task: Task
     task_line: str

@@ -90,9 +90,9 @@ class Attempt:
     async def _others(self) -> None:
         """Wait for the executors where processors are few: they would slow down our launches."""
         beside = self._job.beside
-        if beside is not None and (os.cpu_count() or 1) < MANY_PROCESSORS:
+        if beside is not None and self._job.timed and (os.cpu_count() or 1) < MANY_PROCESSORS:
             await asyncio.wait([beside], timeout=MAX_WAIT_BESIDE_S)
-            if not beside.done() and self._job.timed:
+            if not beside.done():
                 self._report.notes.append("timed while executors still looked at other sizes: launches may have waited")
 
     async def _run_cases(self) -> GpuFailure | None:

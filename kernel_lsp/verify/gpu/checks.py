@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport, has_failed
+from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
@@ -56,6 +56,10 @@ class Untimed:
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
         """Return at once: there are no baselines."""
+
+    async def has_baselines(self, operation: TimedOperation) -> bool:
+        """Return True: none is missing."""
+        return True
 
     async def offer(self, operation: TimedOperation) -> None:
         """Do nothing."""
@@ -126,10 +130,6 @@ class GpuChecks:
         with progress.stage("references"):
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
         timed = [case for case in chosen if _is_timed(case.case)]
-        with progress.stage("baselines"):
-            for case in timed if not has_failed(beside) else ():
-                operation = TimedOperation(progress.candidate_id, case.bound, case.case.operation, case.files)
-                await gpu.timer.wait_for_baselines(operation, at_least_s=0.0 if beside is None else gpu.wait_s)
         async with self._rest(plans) as coming:
             job = GpuJob(
                 build=KernelBuild(progress.candidate_id, built),
@@ -143,7 +143,16 @@ class GpuChecks:
                 coming=coming,
                 beside=beside,
             )
-            return await gpu.device.evaluate(job, progress)
+            if not await _is_timed_later(gpu, job, progress):
+                return await gpu.device.evaluate(job, progress)
+            found = await gpu.device.evaluate(replace(job, timed=()), progress)
+        if not isinstance(found, GpuReport):
+            return found
+        await _wait_for_baselines(gpu, job, progress, gpu.wait_s)
+        times = await gpu.device.evaluate(replace(job, cases=timed, coming=(), rechecks=False), progress)
+        if not isinstance(times, GpuReport):
+            return times
+        return GpuReport(found.cases, times.comparisons, [*dict.fromkeys((*found.notes, *times.notes))])
 
     async def _offer(self, timer: Timer, plans: Sequence[Plan]) -> None:
         """Have PyTorch's side prepared while the first candidate is compiled and screened, once no reference needs the
@@ -191,6 +200,26 @@ class GpuChecks:
 
     def _gpu_case(self, case: Case, bound: BoundOperation, files: CaseFiles) -> DeviceCase:
         return DeviceCase(case, bound, files, self._store.expectations(files))
+
+
+async def _is_timed_later(gpu: MeasuringGpu, job: GpuJob, progress: Progress) -> bool:
+    """Check whether a full verdict has modes of PyTorch to wait for: its cases then run meanwhile, and those that are
+    timed once more afterwards. Any other verdict has waited as long as it may."""
+    if job.beside is None or gpu.wait_s <= 0.0:
+        await _wait_for_baselines(gpu, job, progress, 0.0)
+        return False
+    with progress.stage("baselines"):
+        return not all([await gpu.timer.has_baselines(operation) for operation in _operations(job)])
+
+
+async def _wait_for_baselines(gpu: MeasuringGpu, job: GpuJob, progress: Progress, at_least_s: float) -> None:
+    with progress.stage("baselines"):
+        for operation in () if job.is_in_vain else _operations(job):
+            await gpu.timer.wait_for_baselines(operation, at_least_s=at_least_s)
+
+
+def _operations(job: GpuJob) -> list[TimedOperation]:
+    return [TimedOperation(job.candidate_id, each.bound, each.case.operation, each.files) for each in job.timed]
 
 
 def _is_read_by_workers(bound: BoundOperation) -> bool:

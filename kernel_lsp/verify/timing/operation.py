@@ -123,6 +123,12 @@ class OperationTimer:
         await self._offered(job)
         await self._baselines.wait(job, deadline - time.monotonic())
 
+    async def has_baselines(self, operation: TimedOperation) -> bool:
+        """Check whether all baselines of the operation are final: ready, timed or given up."""
+        job = self._job(operation)
+        await self._offered(job)
+        return self._baselines.is_complete(job)
+
     async def time_operation(
         self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None
     ) -> TimingOutcome:

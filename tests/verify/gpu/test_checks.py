@@ -1,0 +1,107 @@
+"""A full verdict's cases run while PyTorch compiles, and the GPU is free for others during the rest of the wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_lsp.core.verdict import CheckOutcome, Crashed
+from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.verify.devices.device import DeviceCase
+from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
+from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.model.cases import Case, Progress
+from kernel_lsp.verify.oracle.compare import Expectation
+from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
+from kernel_lsp.verify.timing.rounds import Asker
+
+from .harness import LARGE, SMALL, NoClock, build, case, gpu
+
+WAIT_S = 60.0
+
+
+class Cases:
+    """A store of cases that are made."""
+
+    def __init__(self, made: Sequence[DeviceCase]) -> None:
+        self._made: Mapping[Case, DeviceCase] = {each.case: each for each in made}
+
+    async def get(self, case: Case, *, by_workers: bool = False) -> CaseFiles:
+        return self._made[case].files
+
+    def takes_a_turn(self, case: Case) -> bool:
+        return False
+
+    def expectations(self, files: CaseFiles) -> tuple[Expectation, ...]:
+        return next(each.expectations for each in self._made.values() if each.files is files)
+
+
+class Compiling(NoClock):
+    """PyTorch's side of the timing, whose modes are ready once somebody waited for them."""
+
+    def __init__(self, *, is_ready: bool) -> None:
+        self.is_ready, self.entries = is_ready, list[str]()
+        self.device: GpuDevice
+
+    async def has_baselines(self, operation: TimedOperation) -> bool:
+        return self.is_ready
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        in_turn = f" in a turn of {turn}" if (turn := self.device.current_candidate) else ""
+        self.entries.append(f"waited {at_least_s:.0f} s{in_turn}")
+
+    async def time_operation(self, worker: Asker, operation: TimedOperation) -> NotTimed:
+        self.entries.append("timed" if operation.expected else "timed without a judged run")
+        return NotTimed("no clock here")
+
+
+async def checked(
+    folder: Path, clock: Compiling, *, kernel: str = "affine", beside: CheckOutcome | None = None, is_full: bool = True
+) -> tuple[CheckOutcome | None, Progress]:
+    made = [case(folder, kernel, n) for n in (LARGE, SMALL)]
+    made[0] = replace(made[0], case=replace(made[0].case, family="given"))
+
+    async def look(progress: Progress) -> CheckOutcome | None:
+        return beside
+
+    async with gpu(folder) as device:
+        clock.device = device
+        progress = Progress(kernel)
+        checks: Any = GpuChecks(Cases(made), [MeasuringGpu(device, clock, WAIT_S)], 0)  # type: ignore[arg-type]
+        plans = [[(each.case, each.bound) for each in made]]
+        return await checks.check(build(kernel).built, plans, progress, beside=look if is_full else None), progress
+
+
+async def test_a_full_verdict_waits_for_pytorch_when_its_cases_have_run(tmp_path: Path) -> None:
+    clock = Compiling(is_ready=False)
+    failure, progress = await checked(tmp_path, clock)
+    assert failure is None
+    assert clock.entries == ["waited 60 s", "timed"]
+    assert sorted(each.shapes["x"] for each in progress.cases) == [(SMALL,), (LARGE,)]  # each is reported once
+    assert progress.notes.count("affine: not timed: no clock here") == 1
+
+
+async def test_a_candidate_that_fails_a_case_waits_for_nothing(tmp_path: Path) -> None:
+    clock = Compiling(is_ready=False)
+    failure, _ = await checked(tmp_path, clock, kernel="wrong")
+    assert failure is not None
+    assert clock.entries == []
+
+
+async def test_a_candidate_that_fails_on_an_executor_is_not_timed(tmp_path: Path) -> None:
+    clock = Compiling(is_ready=False)
+    failure, _ = await checked(tmp_path, clock, beside=Crashed(message="it writes beside an array"))
+    assert isinstance(failure, Crashed)
+    assert clock.entries == []
+
+
+@pytest.mark.parametrize(("is_ready", "is_full"), [(True, True), (False, False)])
+async def test_where_nothing_is_waited_for_all_is_one_turn(tmp_path: Path, is_ready: bool, is_full: bool) -> None:
+    clock = Compiling(is_ready=is_ready)
+    failure, _ = await checked(tmp_path, clock, is_full=is_full)
+    assert failure is None
+    assert clock.entries == (["timed"] if is_full else ["waited 0 s", "timed"])
