@@ -13,6 +13,7 @@ from kernel_lsp.rules.pytorch import (
     cost,
     devices,
     doubles,
+    graphs,
     loading,
     memory,
     precision,
@@ -31,7 +32,7 @@ from kernel_lsp.rules.pytorch.trained import may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(
-    *(sync, cost, copies, devices, memory, doubles, precision, usage, training, loading, timing, selection)
+    *(sync, cost, copies, devices, memory, doubles, graphs, precision, usage, training, loading, timing, selection)
 )
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500
@@ -93,7 +94,8 @@ def _function_findings(
     line = first_line(node) - 1
     init = None if owner is None else owner.methods.get("__init__")
     seen_of_class = None if owner is None else (owner.context, () if init is None else _lines(init, module))
-    key = (_text(node, module), node.col_offset, selection.names.context, selection.seen_of_file, seen_of_class)
+    seen = (selection.names.context, selection.seen_of_file, bool(selection.program.functions.by_node))
+    key = (_text(node, module), node.col_offset, seen, seen_of_class)
     found, text = _kept.get(key) or ((), 0)
     if text is not None and text != selection.text:
         fresh, is_followed = _fresh_findings(node, owner, module, selection)

@@ -108,7 +108,7 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     "KL114",
     "cat-in-loop",
     WARNING,
-    needs=("cat concat vstack hstack", f"{LOOP_WORDS} past cache self"),
+    needs=(f"{LOOP_WORDS} past cache self",),
     summary="`torch.cat` grows a tensor in a loop",
     why="""
     Each round copies everything so far: the cost is quadratic in the number of rounds. Collect the parts in a list and
@@ -134,6 +134,11 @@ def hidden_broadcast(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def cat_in_loop(scope: Scope) -> Iterator[Hit]:
+    for each in scope.statements:
+        grown, loop = _grown_by_callee(each, scope), scope.loop_around(each)
+        if grown and loop is not None and not _is_read_besides(grown, loop, each):
+            message = f"`{grown}` is copied whole in each round: collect in a list, concatenate once"
+            yield Hit(scope.module.range(each), message, (), INFORMATION)
     for call in scope.calls:
         if scope.dotted(call.func) not in _CONCATENATIONS or not call.args:
             continue
@@ -236,6 +241,20 @@ def _grown_attribute(parts: list[ast.expr], statement: ast.Assign) -> str:
     return grown[0] if grown else ""
 
 
+def _grown_by_callee(statement: ast.stmt, scope: Scope) -> str:
+    """Return the name that a function of the file extends: ``x = grow(x, y)`` that returns ``torch.cat((x, y))``."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+            for function in flow.callees(call, scope):
+                own = {p for p, each in flow.bound(call, function) if isinstance(each, ast.Name) and each.id == name}
+                for each, where in flow.origins(call, scope):
+                    is_cat = isinstance(each, ast.Call) and where.dotted(each.func) in _CONCATENATIONS and each.args
+                    parts = getattr(each.args[0], "elts", []) if is_cat and isinstance(each, ast.Call) else []
+                    if any(isinstance(part, ast.Name) and part.id in own for part in parts):
+                        return name
+    return ""
+
+
 def _is_cache(attribute: str, scope: Scope) -> bool:
     """Return whether the method runs in a loop of the file, or is named after a cache of keys and values."""
     owner = "" if scope.function is None or scope.function.owner is None else scope.function.owner.name
@@ -243,10 +262,11 @@ def _is_cache(attribute: str, scope: Scope) -> bool:
     return "self" in scope.parameters and (is_looped or bool(re.search(r"(?i)past|cache|\bkv", f"{owner} {attribute}")))
 
 
-def _is_read_besides(name: str, loop: ast.stmt, statement: ast.Assign) -> bool:
+def _is_read_besides(name: str, loop: ast.stmt, statement: ast.stmt) -> bool:
     """Return whether the loop reads the value besides extending it, as a model reads the tokens it has generated."""
     concatenations = [n for n in nodes_in(statement) if isinstance(n, ast.List | ast.Tuple)]
     own = {id(part) for each in concatenations for part in each.elts}
+    own |= {id(part) for part in getattr(getattr(statement, "value", None), "args", [])}
     tests = {id(node) for each in nodes_of(loop, ast.If) for node in nodes_in(each.test)}
     tests |= {id(each.left) for each in nodes_of(statement, ast.Compare)}
     reads = (n for n in nodes_in(loop) if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load))

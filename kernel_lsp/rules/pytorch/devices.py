@@ -97,7 +97,9 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
         if moved is None or not (scope.is_forward or scope.loop_around(call) or flow.runs_each_step(scope)):
             continue
         found = flow.origins(moved, scope) if _is_only_moved(moved, scope) else []
-        names = {name for each, where in found if each is not moved and (name := _made_on_cpu(each, where))}
+        names = {
+            name for each, where in found if _base(each) is not moved and (name := _made_on_cpu(_base(each), where))
+        }
         if found and len(names) == 1:
             message = f"`torch.{names.pop()}` fills CPU memory that is then copied: create it there"
             yield Hit(scope.module.range(call), message, (), INFORMATION)
@@ -176,6 +178,17 @@ def _made_on_cpu(node: ast.expr, scope: Scope) -> str:
     name = dotted.removeprefix("torch.")
     is_made = isinstance(node, ast.Call) and name in _CREATORS and dotted != name and keyword(node, "device") is None
     return "" if scope.names.sets_device or not is_made else name
+
+
+def _base(node: ast.expr) -> ast.expr:
+    """Return what methods, and triangles of it, are made of: ``torch.ones(n, n)`` of ``torch.ones(n, n).triu(1)``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        is_triangle = node.func.attr in ("tril", "triu") and bool(node.args) and isinstance(node.args[0], ast.Call)
+        inner = node.args[0] if is_triangle else node.func.value
+        if not isinstance(inner, ast.Call):
+            break
+        node = inner
+    return node
 
 
 def _is_only_moved(node: ast.expr, scope: Scope) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
-from kernel_lsp.rules.pytorch.parsing import nodes_in
+from kernel_lsp.rules.pytorch.parsing import children_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -90,23 +90,42 @@ def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
 
 
 def _kept_in_double(scope: Scope) -> Iterator[Hit]:
-    """Yield the buffers and parameters that stay in double precision, and double as the default dtype."""
+    """Yield the tensors that an object keeps in double precision, and double as the default dtype."""
+    message = "kept in double precision: what meets it is computed 2 to 64 times slower"
     for call in scope.calls:
         name = scope.dotted(call.func)
-        if name.endswith(("register_buffer", "nn.Parameter")) and _is_double(call, scope):
-            yield hit(scope, call, "kept in double precision: what meets it is computed 2 to 64 times slower")
+        if name.endswith(("register_buffer", "nn.Parameter")) and any(_is_double(each, scope) for each in call.args):
+            yield hit(scope, call, message)
         elif name == "torch.set_default_dtype" and call.args and scope.dotted(call.args[0]) in _DOUBLES:
             yield hit(scope, call, "double precision by default: 2 to 64 times slower than float32")
+    for statement in scope.statements:
+        match statement:
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))], value=ast.Call() as value):
+                is_moved = flow.called_name(value) in ("to", "cuda") or keyword(value, "device") is not None
+                if is_moved and _is_double(value, scope):
+                    yield hit(scope, statement, message)
 
 
-def _is_double(call: ast.Call, scope: Scope) -> bool:
-    """Return whether the tensor is made in double precision, and nothing casts it."""
-    for given in map(scope.definition, call.args):
-        nodes = list(nodes_in(given))
-        is_cast = any(isinstance(n, ast.Attribute) and n.attr in ("float", "to", "float32", "type") for n in nodes)
-        if not is_cast and any(scope.dotted(n) in _DOUBLES for n in nodes if isinstance(n, ast.Attribute)):
+def _is_double(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Return whether the tensor is computed in double precision, and nothing casts it."""
+    if depth > flow.MAX_HOPS or flow.called_name(node) in ("float", "half", "bfloat16", "type", "item", "numpy"):
+        return False
+    if isinstance(node, ast.Call):
+        given = [*node.args, *(each.value for each in node.keywords)]
+        dtypes = [scope.dotted(each) for each in given if isinstance(each, ast.Attribute)]
+        if any(each in _DOUBLES for each in dtypes):
             return True
-    return False
+        if any(each.startswith("torch.") and each.removeprefix("torch.") in _OTHERS for each in dtypes):
+            return False
+    found = flow.values(node, scope)
+    if found:
+        return any(_is_double(each, where, depth + 1) for each, where in found)
+    inner = [each for each in children_of(node) if isinstance(each, ast.expr) and not isinstance(node, ast.Subscript)]
+    inner = [node.func.value, *inner] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else inner
+    return isinstance(node, ast.Call | ast.BinOp) and any(_is_double(each, scope, depth + 1) for each in inner)
+
+
+_OTHERS = words("float32 float float16 half bfloat16 int32 int64 long bool int")
 
 
 def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:

@@ -45,6 +45,13 @@ def called_name(call: ast.expr) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
+def mode_set(call: ast.Call) -> str:
+    """Return ``eval`` for ``model.eval()`` and ``model.train(False)``, the called name for others."""
+    name = called_name(call)
+    mode = call.args[0] if call.args and name == "train" else None
+    return "eval" if isinstance(mode, ast.Constant) and mode.value is False else name
+
+
 def callees(call: ast.Call, scope: Scope) -> list[Function]:
     """Return the functions of the file that a call runs."""
     return _once(scope, ("callees", id(call)), lambda: _callees(call, scope), [])
@@ -310,7 +317,7 @@ def _uses(root: ast.AST, scope: Scope) -> Iterator[str]:
                 break
         if not around or around[-1] is not root:
             continue
-        found = {called_name(call)}
+        found = {mode_set(call)}
         for function in callees(call, scope):
             inner = scope.program.scope_of(function)
             found |= uses(inner.node, inner)

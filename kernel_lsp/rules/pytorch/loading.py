@@ -23,7 +23,7 @@ _IN_MEMORY = ("TensorDataset",)
     "KL165",
     "loader-without-workers",
     INFORMATION,
-    needs=("DataLoader", "cuda", "backward"),
+    needs=("DataLoader",),
     summary="The GPU waits while the training process loads each batch",
     why="""
     Without `num_workers` a `DataLoader` reads and transforms a batch when the loop asks for it: nothing runs on the GPU
@@ -55,18 +55,18 @@ _IN_MEMORY = ("TensorDataset",)
     """,
 )
 def loader_without_workers(scope: Scope) -> Iterator[Hit]:
-    loops = [loop for loop in scope.loops if isinstance(loop, ast.For) and _trains_on_gpu(loop)]
     for call in scope.calls:
         is_unpacked = any(given.arg is None for given in call.keywords)
         is_loader = scope.dotted(call.func).endswith("utils.data.DataLoader") and len(call.args) < _N_POSITIONAL
-        if not is_loader or is_unpacked or _is_in_memory(call, scope):
+        workers, pinned = keyword(call, "num_workers"), keyword(call, "pin_memory")
+        is_alone = workers is None or (isinstance(workers, ast.Constant) and workers.value == 0)
+        if not is_loader or is_unpacked or not (is_alone or pinned is None) or _is_in_memory(call, scope):
             continue
-        reading = [loop for loop in loops if _iterates(loop.iter, call, scope)] or _loops_of_callee(call, scope)
-        workers = keyword(call, "num_workers")
-        if reading and (workers is None or (isinstance(workers, ast.Constant) and workers.value == 0)):
+        used = _used_by_loops(call, scope)
+        if is_alone and any("backward" in each and not each.isdisjoint(("to", "cuda")) for each in used):
             message = "batches are loaded in the training process: `num_workers=4, pin_memory=True` loads ahead"
             yield hit(scope, call, message)
-        elif keyword(call, "pin_memory") is None and any(map(_copies_without_waiting, _read_by(call, loops, scope))):
+        elif pinned is None and used and "non_blocking=True" in scope.module.text:
             message = "`non_blocking` copies of pageable memory wait: load with `pin_memory=True`"
             yield hit(scope, call, message)
 
@@ -361,15 +361,15 @@ def _counts(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Return whether a number follows the counter of a loop: ``step / n`` in ``for step in range(n)``."""
     if scope.is_tensor(node) or depth > flow.MAX_HOPS:
         return False
+    loops = [loop for loop in scope.loops if isinstance(loop, ast.For)]
+    targets = [loop.target for loop in loops if flow.called_name(loop.iter) in ("range", "enumerate")]
+    firsts = [each.elts[0] if isinstance(each, ast.Tuple) else each for each in targets]
+    counters = {each.id for each in firsts if isinstance(each, ast.Name)}
     for name in (each for each in nodes_in(node) if isinstance(each, ast.Name)):
-        for value in scope.assigned.get(name.id, ()):
-            loop = scope.parents.get(id(value))
-            if isinstance(loop, ast.AugAssign) and scope.loop_around(loop) is not None:
-                return True
-            if isinstance(loop, ast.For) and flow.called_name(loop.iter) in ("range", "enumerate"):
-                first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
-                if isinstance(first, ast.Name) and first.id == name.id:
-                    return True
+        steps = (scope.parents.get(id(value)) for value in scope.assigned.get(name.id, ()))
+        is_raised = any(isinstance(each, ast.AugAssign) and scope.loop_around(each) is not None for each in steps)
+        if name.id in counters or is_raised:
+            return True
         is_number = isinstance(node, ast.Name | ast.BinOp) or flow.called_name(node) in _NUMBERS
         if is_number and any(each is not node and _counts(each, w, depth + 1) for each, w in flow.values(name, scope)):
             return True
@@ -466,46 +466,22 @@ def _is_method(call: ast.Call, name: str) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == name
 
 
-def _trains_on_gpu(loop: ast.For) -> bool:
-    """Return whether the loop moves its batches to a GPU and computes gradients."""
-    called = {n.func.attr for n in nodes_of(loop, ast.Call) if isinstance(n.func, ast.Attribute)}
-    return "backward" in called and not called.isdisjoint(("to", "cuda"))
-
-
-def _copies_without_waiting(loop: ast.For) -> bool:
-    """Return whether the loop asks for copies beside the computation: ``x.to("cuda", non_blocking=True)``."""
-    return any(node.arg == "non_blocking" for node in nodes_of(loop, ast.keyword))
-
-
-def _read_by(call: ast.Call, loops: list[ast.For], scope: Scope) -> list[ast.For]:
-    every = [loop for loop in scope.loops if isinstance(loop, ast.For)]
-    return [loop for loop in every if _iterates(loop.iter, call, scope)] or _loops_of_callee(call, scope)
-
-
-def _loops_of_callee(call: ast.Call, scope: Scope) -> list[ast.For]:
-    """Return the training loops of the file's functions that are given the loader and go over it."""
-    found: list[ast.For] = []
-    functions = {n.name: n for n in nodes_of(scope.module.tree, ast.FunctionDef)}
-    for given in scope.calls:
-        name = given.func.id if isinstance(given.func, ast.Name) else getattr(given.func, "attr", "")
-        function = functions.get(name)
-        if function is None or not any(scope.definition(argument) is call for argument in given.args):
-            continue
-        parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
-        taken = {p for p, a in zip(parameters, given.args, strict=False) if scope.definition(a) is call}
-        for loop in (n for n in nodes_of(function, ast.For) if _trains_on_gpu(n)):
-            if taken & {n.id for n in nodes_of(loop.iter, ast.Name)}:
-                found.append(loop)
+def _used_by_loops(call: ast.Call, scope: Scope) -> list[frozenset[str]]:
+    """Return what each loop of the file over a loader calls: ``for x in loader``, also of `enumerate` or `tqdm`."""
+    scopes = {id(scope): scope}
+    for function in scope.functions.by_node.values():
+        inner = scope.program.scope_of(function)
+        scopes[id(inner)] = inner
+    found: list[frozenset[str]] = []
+    for where in scopes.values():
+        for loop in where.loops:
+            parts = [loop.iter, *getattr(loop.iter, "args", [])] if isinstance(loop, ast.For) else []
+            if any(each is call for part in parts for each, _ in flow.origins(part, where)):
+                found.append(flow.uses(loop, where))
     return found
 
 
 def _is_in_memory(call: ast.Call, scope: Scope) -> bool:
     """Return whether the dataset is tensors in memory, which workers would only copy."""
-    made = scope.definition(call.args[0]) if call.args else None
-    return isinstance(made, ast.Call) and scope.dotted(made.func).rpartition(".")[2] in _IN_MEMORY
-
-
-def _iterates(iterated: ast.expr, call: ast.Call, scope: Scope) -> bool:
-    """Return whether a loop goes over the loader: ``loader``, ``enumerate(loader)``, ``tqdm(loader)``."""
-    parts = [iterated, *(iterated.args if isinstance(iterated, ast.Call) else ())]
-    return any(scope.definition(part) is call for part in parts)
+    made = [each for each, _ in flow.origins(call.args[0], scope)] if call.args else []
+    return any(flow.called_name(each) in _IN_MEMORY for each in made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
@@ -72,23 +73,23 @@ def vocabulary_of_file(scope: Scope) -> int:
     return max(numbers, default=0)
 
 
-def head_size(logits: ast.expr, scope: Scope) -> int:
+def head_size(logits: ast.expr, scope: Scope, depth: int = 0) -> int:
     """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
-    node = logits
-    for _ in range(MAX_STEPS):
-        node = value_above(node, scope)
-        match node:
-            case (
-                ast.BinOp(op=ast.MatMult(), right=weight)
-                | ast.Call(func=ast.Attribute(attr="matmul" | "linear"), args=[_, weight, *_])
-            ):
-                return _rows_of(weight, scope)
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            return 0
-        owner = node.func.value
-        if isinstance(owner, ast.Name) and owner.id == "self":
-            return _outputs_of(node.func.attr, scope)
-        node = owner
+    found = flow.origins(logits, scope) if depth < MAX_STEPS else []
+    return max((_head_size(each, where, depth + 1) for each, where in found), default=0)
+
+
+def _head_size(node: ast.expr, scope: Scope, depth: int) -> int:
+    match node:
+        case (
+            ast.BinOp(op=ast.MatMult(), right=weight)
+            | ast.Call(func=ast.Attribute(attr="matmul" | "linear"), args=[_, weight, *_])
+        ):
+            return _rows_of(weight, scope)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attribute)):
+            return _outputs_of(attribute, scope)
+        case ast.Call(func=ast.Attribute(value=owner)) | ast.Subscript(value=owner):
+            return head_size(owner, scope, depth)
     return 0
 
 

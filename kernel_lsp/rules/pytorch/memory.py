@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix
+from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.devices import is_moved
 from kernel_lsp.rules.pytorch.kinds import Kind
@@ -193,7 +194,7 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
     "same-tensor-each-forward",
     INFORMATION,
     on="forward",
-    needs=(" ".join(sorted(_FILLERS)), "device"),
+    needs=(f"{' '.join(sorted(_FILLERS))} device",),
     summary="A forward makes a tensor that is the same each time",
     why="""
     Its size and its numbers depend on nothing that the forward gets: each call allocates it and launches a kernel to
@@ -228,6 +229,9 @@ def write_to_expanded(scope: Scope) -> Iterator[Hit]:
 def same_tensor_each_forward(scope: Scope) -> Iterator[Hit]:
     if scope.owner is None:
         return
+    for call in scope.calls:
+        if flow.callees(call, scope) and all(_is_size(each, scope) for each in call.args) and _makes_mask(call, scope):
+            yield hit(scope, call, "a mask of sizes alone is made at each forward: keep it as a buffer, and slice it")
     for call in scope.calls:
         name = scope.dotted(call.func).removeprefix("torch.")
         if name not in _FILLERS or scope.dotted(call.func) != f"torch.{name}" or keyword(call, "device") is None:
@@ -321,6 +325,28 @@ def _is_of_ones(node: ast.expr | None, scope: Scope) -> bool:
     """Return whether the value is a square of one number, of a size and a device alone."""
     made = None if node is None else scope.definition(node)
     return isinstance(made, ast.Call) and scope.dotted(made.func) in ("torch.ones", "torch.full")
+
+
+def _is_size(node: ast.expr, scope: Scope) -> bool:
+    """Return whether an argument is a size, a fixed number or a device."""
+    is_device = isinstance(node, ast.Attribute) and node.attr in ("device", "dtype")
+    return is_device or scope.kind(node) is Kind.SIZE or _is_fixed(node, scope)
+
+
+def _makes_mask(call: ast.Call, scope: Scope) -> bool:
+    """Return whether a function of the file, which caches nothing, returns a comparison or a triangle."""
+    is_cached = any("cache" in ast.unparse(d) for f in flow.callees(call, scope) for d in _decorators(f.node))
+    for each, where in flow.origins(call, scope) if call.args and not is_cached else ():
+        is_joined = isinstance(each, ast.BinOp) and isinstance(each.op, ast.BitAnd | ast.BitOr)
+        is_triangle = isinstance(each, ast.Call) and where.function_name(each) in ("tril", "triu")
+        if where is not scope and (is_joined or is_triangle or isinstance(each, ast.Compare)):
+            return True
+    return False
+
+
+def _decorators(node: ast.AST) -> list[ast.expr]:
+    found: list[ast.expr] = getattr(node, "decorator_list", [])
+    return found
 
 
 def _is_constant_copy(call: ast.Call, scope: Scope) -> bool:

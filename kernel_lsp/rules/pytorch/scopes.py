@@ -184,7 +184,8 @@ class Scope:
                     case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")) | ast.BinOp(left=inner):
                         found.add(ast.unparse(inner))
                 if isinstance(value, ast.BinOp):
-                    found |= {n.id for n in nodes_of(value, ast.Name)} - self.parameters
+                    part = value.left if isinstance(value.op, ast.Div) else value
+                    found |= {n.id for n in nodes_of(part, ast.Name)} - self.parameters
         return frozenset(found)
 
     @cached_property

@@ -297,6 +297,8 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
         generator = comprehension.generators[0]
         if isinstance(comprehension.elt, ast.Call | ast.BinOp) and _iterates_tensor(generator.iter, scope):
             yield hit(scope, generator.iter, _LOOP_MESSAGE)
+        elif _picks_rows(comprehension, scope):
+            yield Hit(scope.module.range(generator.iter), _LOOP_MESSAGE, (), INFORMATION)
 
 
 def _read_by_callee(call: ast.Call, scope: Scope) -> str:
@@ -340,10 +342,21 @@ def _is_repeated(call: ast.Call, scope: Scope) -> bool:
     return not is_of_caller and not flow.is_conditional(call, scope) and flow.runs_each_step(scope)
 
 
+_TRUTHS = ("any", "all", "isnan", "isfinite", "isinf")
+
+
+def _is_helper(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the node calls a function of the file."""
+    return isinstance(node, ast.Call) and bool(flow.callees(node, scope))
+
+
 def _asks_device(test: ast.expr, scope: Scope) -> bool:
     """Return whether a condition in each step is the value of a tensor: ``if torch.isnan(loss):``."""
     loop = scope.loop_around(test)
-    if isinstance(test, ast.Name | ast.Attribute) or not is_on_device(test, scope):
+    made = [each for each, _ in flow.values(test, scope)] if isinstance(test, ast.Name) else []
+    is_truth = any(isinstance(e, ast.Compare) or flow.called_name(e) in _TRUTHS or _is_helper(e, scope) for e in made)
+    is_unclear = isinstance(test, ast.Name | ast.Attribute) and not is_truth
+    if is_unclear or not is_on_device(test, scope):
         return False
     if loop is None:
         return not flow.is_conditional(test, scope) and flow.runs_each_step(scope)
@@ -483,6 +496,15 @@ def _counts_size(loop: ast.For, scope: Scope) -> bool:
         for subscript in nodes_in(statement)
         if isinstance(subscript, ast.Subscript)
     )
+
+
+def _picks_rows(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, scope: Scope) -> bool:
+    """Return whether each element is computed from one row of a tensor: ``[f(x[i]) for i in range(x.shape[0])]``."""
+    counted, target = node.generators[0].iter, node.generators[0].target
+    is_size = flow.called_name(counted) == "range" and scope.kind(getattr(counted, "args", [node])[-1]) is Kind.SIZE
+    rows = [each for each in nodes_of(node.elt, ast.Subscript) if scope.is_tensor(each.value)]
+    is_computed = isinstance(node.elt, ast.Call | ast.BinOp) and is_size
+    return is_computed and isinstance(target, ast.Name) and any(_indexes_with(e.slice, target.id, False) for e in rows)
 
 
 def _writes_rows(loop: ast.For, index: str, scope: Scope) -> bool:

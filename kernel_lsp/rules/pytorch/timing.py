@@ -75,8 +75,12 @@ def device_synchronize(scope: Scope) -> Iterator[Hit]:
             continue
         if scope.is_forward:
             yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
-        elif dotted.endswith("empty_cache") and _is_in_each_step(call, scope):
-            yield hit(scope, call, f"`{dotted}` stalls the GPU in each step: the next step allocates the memory again")
+        elif _is_in_each_step(call, scope):
+            if dotted.endswith("empty_cache"):
+                message = f"`{dotted}` stalls the GPU in each step: the next step allocates the memory again"
+                yield hit(scope, call, message)
+            elif not _TIMES.search(scope.module.text):
+                yield hit(scope, call, f"`{dotted}` stalls the GPU in each step")
 
 
 @declare(
@@ -199,7 +203,7 @@ def _identities(optimizer: ast.expr, scope: Scope) -> set[str]:
     "KL173",
     "eval-not-restored",
     WARNING,
-    needs=("eval",),
+    needs=("eval train",),
     summary="A training loop goes on in evaluation mode",
     why="""
     `model.eval()` lasts until `model.train()`. A loop that evaluates after each epoch, and calls `train()` only once
@@ -237,7 +241,7 @@ def eval_not_restored(scope: Scope) -> Iterator[Hit]:
     if isinstance(scope.node, ast.Module) or scope.node.name == "eval":
         return
     for call in scope.calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "eval" or call.args:
+        if not isinstance(call.func, ast.Attribute) or flow.mode_set(call) != "eval":
             continue
         model = ast.unparse(call.func.value).rpartition(".")[2]
         is_trained = f"{model}.train(" in scope.module.text or ".train(" not in scope.module.text
@@ -330,14 +334,19 @@ def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, end, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
 
 
+_TIMES = re.compile(r"\btime\b|Event\(|profil")
+
+
 def _is_in_each_step(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call is in a loop that trains, each time around, and in no handler of an error."""
     loop = scope.loop_around(call)
-    if loop is None or holds_steps(loop, scope) or is_occasional(call, loop, scope):
+    if loop is None:
+        return not flow.is_conditional(call, scope) and flow.runs_each_step(scope)
+    if holds_steps(loop, scope) or is_occasional(call, loop, scope):
         return False
     if any(isinstance(parent, ast.ExceptHandler) for parent in scope.around(call)):
         return False
-    return any(node.attr == "backward" for node in nodes_of(loop, ast.Attribute))
+    return flow.is_step(loop, scope)
 
 
 def _is_gradient(node: ast.expr) -> bool:

@@ -80,7 +80,7 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
             )
         case ast.Subscript(value=inner):
             return ast.unparse(node) in scope.backward_values or is_on_device(inner, scope, depth + 1)
-        case ast.UnaryOp(operand=inner):
+        case ast.UnaryOp(op=ast.USub() | ast.Invert(), operand=inner):
             return is_on_device(inner, scope, depth + 1)
         case ast.Compare(left=left, comparators=[right], ops=[operator]):
             is_of_values = not isinstance(operator, ast.Is | ast.IsNot | ast.In | ast.NotIn)

@@ -141,21 +141,33 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         )
         if not is_asked:
             yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
-    for loop in scope.loops:
-        update = _update_by_gradient(loop)
-        if update is not None:
-            instead = "`torch._foreach_*`" if _is_of_optimizer(scope) else "`torch.optim` with `fused=True`"
-            yield hit(scope, update, f"optimizer step by hand, several kernels per parameter: use {instead}")
-            break
-    for loop in scope.loops:
-        norm = _norm_of_gradient(loop)
-        if norm is not None:
-            yield hit(scope, norm, "gradient norm by hand, kernels per parameter: use `torch.nn.utils.clip_grad_norm_`")
-            break
-    for loop in scope.loops:
-        average = _average_of_parameters(loop)
-        if average is not None:
-            yield hit(scope, average, "moving average by hand, kernels per parameter: use `torch._foreach_lerp_`")
+    bodies = [each for loop in scope.loops if isinstance(loop, ast.For) for each in _bodies(loop, scope)]
+    instead = "`torch._foreach_*`" if _is_of_optimizer(scope) else "`torch.optim` with `fused=True`"
+    for find, message in (
+        (_update_by_gradient, f"optimizer step by hand, several kernels per parameter: use {instead}"),
+        (_norm_of_gradient, "gradient norm by hand, kernels per parameter: use `torch.nn.utils.clip_grad_norm_`"),
+        (_average_of_parameters, "moving average by hand, kernels per parameter: use `torch._foreach_lerp_`"),
+    ):
+        for body, loop, names, caller in bodies:
+            found = find(body, loop, names)
+            if found is not None:
+                yield hit(scope, caller or found, message)
+                break
+
+
+_Body = tuple[ast.AST, ast.For, set[str], ast.Call | None]
+"""A loop's body, or that of a function that it calls; the loop; the names of its elements there; and the call."""
+
+
+def _bodies(loop: ast.For, scope: Scope) -> Iterator[_Body]:
+    names = {node.id for node in nodes_of(loop.target, ast.Name)}
+    yield loop, loop, names, None
+    for call in nodes_of(loop, ast.Call):
+        for function in flow.callees(call, scope):
+            given = flow.bound(call, function)
+            taken = {name for name, each in given if any(n.id in names for n in nodes_of(each, ast.Name))}
+            if taken and function.name != "__init__":
+                yield function.node, loop, taken, call
 
 
 @declare(
@@ -238,7 +250,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
                     continue
                 name, is_known = cast.func.attr, _is_model(call) or _takes_tensors(call, cast, scope)
                 is_widened = name == "float" and is_layer and _is_of_layer(cast.func.value, where)
-                if is_known and (name in ("half", "bfloat16") or _is_half(cast) or is_widened):
+                if is_known and (name in ("half", "bfloat16") or _is_half(cast, where) or is_widened):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
 
@@ -249,16 +261,12 @@ def _is_of_optimizer(scope: Scope) -> bool:
     return "self" in scope.parameters and (owner is None or bool(owner.bases))
 
 
-def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
-    """Return the in-place update of a parameter in a loop that reads its gradient: ``p.add_(p.grad, alpha=-lr)``."""
-    if not isinstance(loop, ast.For):
-        return None
-    names = {node.id for node in nodes_of(loop.target, ast.Name)}
-    attributes = nodes_of(loop, ast.Attribute)
-    with_gradient = {ast.unparse(node.value) for node in attributes if node.attr == "grad"} & names
+def _update_by_gradient(body: ast.AST, loop: ast.For, names: set[str]) -> ast.expr | None:
+    """Return the in-place update of a parameter by its gradient: ``p.add_(p.grad, alpha=-lr)``."""
+    with_gradient = {ast.unparse(n.value) for n in nodes_of(body, ast.Attribute) if n.attr == "grad"} & names
     if _zips_gradients(loop):
-        with_gradient |= {target.id for target in nodes_of(loop.target, ast.Name)}
-    for node in nodes_in(loop):
+        with_gradient |= names
+    for node in nodes_in(body):
         updated: ast.expr | None = node.target if isinstance(node, ast.AugAssign) else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _IN_PLACE:
             updated = node.func.value
@@ -267,14 +275,12 @@ def _update_by_gradient(loop: ast.stmt) -> ast.expr | None:
     return None
 
 
-def _norm_of_gradient(loop: ast.stmt) -> ast.expr | None:
-    """Return the norm, or the sum of squares, of one parameter's gradient in a loop: ``p.grad.norm() ** 2``."""
-    if not isinstance(loop, ast.For):
-        return None
-    for node in nodes_in(loop):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _NORMS:
+def _norm_of_gradient(body: ast.AST, loop: ast.For, names: set[str]) -> ast.expr | None:
+    """Return the norm, or the sum of squares, of one parameter's gradient: ``p.grad.norm() ** 2``."""
+    for node in nodes_of(body, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _NORMS:
             text = ast.unparse(node)
-            if ".grad" in text and any(f"{name}.grad" in text for name in _names_of(loop.target)):
+            if ".grad" in text and any(f"{name}.grad" in text for name in names):
                 return node
     return None
 
@@ -282,18 +288,12 @@ def _norm_of_gradient(loop: ast.stmt) -> ast.expr | None:
 _NORMS = ("norm", "vector_norm")
 
 
-def _names_of(target: ast.expr) -> set[str]:
-    return {node.id for node in nodes_of(target, ast.Name)}
-
-
-def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
+def _average_of_parameters(body: ast.AST, loop: ast.For, names: set[str]) -> ast.expr | None:
     """Return the update of an average in a loop over the parameters of two models: ``a.lerp_(b, 1 - decay)``."""
-    if not isinstance(loop, ast.For) or ast.unparse(loop.iter).count("parameters(") + ast.unparse(loop.iter).count(
-        "state_dict("
-    ) not in (1, 2):
+    source = ast.unparse(loop.iter)
+    if source.count("parameters(") + source.count("state_dict(") not in (1, 2) or ".grad" in ast.unparse(body):
         return None
-    names = {node.id for node in nodes_of(loop.target, ast.Name)}
-    for node in nodes_in(loop):
+    for node in nodes_in(body):
         if isinstance(node, ast.Assign) and _blends(node, names):
             return node.value
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -303,8 +303,8 @@ def _average_of_parameters(loop: ast.stmt) -> ast.expr | None:
         is_weighted = method == "lerp_" or (
             method in ("add_", "copy_") and ("alpha" in ast.unparse(node) or "*" in ast.unparse(node))
         )
-        is_gradient = ".grad" in ast.unparse(loop)
-        if is_weighted and not is_gradient and len(names) > 1 and (owner in names or given & names) and given & names:
+        is_of_average = owner in names or not given.isdisjoint(names)
+        if is_weighted and len(names) > 1 and is_of_average and given & names:
             return node
     return None
 
@@ -420,11 +420,13 @@ def _is_run_under_autocast(scope: Scope) -> bool:
     return scope.is_forward and scope.owner is not None and "enabled=False" not in text and "autocast(" in text
 
 
-def _is_half(call: ast.Call) -> bool:
+def _is_half(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call is ``x.to(torch.bfloat16)``."""
     given = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    is_cast = isinstance(call.func, ast.Attribute) and call.func.attr == "to"
-    return is_cast and isinstance(given, ast.Attribute) and given.attr in ("bfloat16", "float16", "half")
+    if given is None or flow.called_name(call) != "to":
+        return False
+    dtypes = [each for each, _ in flow.origins(given, scope)]
+    return any(isinstance(each, ast.Attribute) and each.attr in ("bfloat16", "float16", "half") for each in dtypes)
 
 
 def _is_autocast(call: ast.Call, scope: Scope) -> bool:

@@ -16,7 +16,6 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
     unsafe_rewrite,
 )
-from kernel_lsp.rules.pytorch.parsing import nodes_in
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.pytorch.trained import calls_model
 from kernel_lsp.rules.rule import Hit, words
@@ -92,8 +91,8 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
         name = "" if model is None else ast.dump(model)
         if model is None or name in seen:
             continue
-        made = [each for each, _ in flow.origins(model, scope)] if _runs(call, scope) else []
-        if name in evaluated or any(map(_is_evaluated, made)):
+        made = flow.origins(model, scope) if runs_module(call, scope) else []
+        if name in evaluated or any(_is_evaluated(*each) for each in made):
             seen.add(name)
             yield hit(scope, call, _RECORDS)
     is_evaluation = bool(evaluated) or bool(_EVALUATES.match(getattr(scope.node, "name", "")))
@@ -109,14 +108,14 @@ _READ_ONLY = ("item", "cpu", "tolist", "numpy", "argmax", "topk", "multinomial")
 """Methods that cut the graph of what a model gives."""
 
 
-def _runs(call: ast.Call, scope: Scope) -> bool:
+def runs_module(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call runs a model: a module of the file, or what is named one."""
     return calls_model(call.func, scope) or any(each.name == "forward" for each in flow.callees(call, scope))
 
 
 def _runs_inside(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
     """Return whether the call runs a model, directly or in functions of the file."""
-    if _runs(call, scope):
+    if runs_module(call, scope):
         return True
     inner = [scope.program.scope_of(each) for each in flow.callees(call, scope)] if depth < flow.MAX_HOPS else []
     return any(_runs_inside(each, where, depth + 1) for where in inner for each in where.calls)
@@ -124,7 +123,7 @@ def _runs_inside(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
 
 def _records_nothing(scope: Scope, depth: int = 0) -> bool:
     """Return whether gradients are off here, or in a function of the file that calls this one."""
-    if _turns_gradients_off(scope):
+    if turns_gradients_off(scope):
         return True
     callers = flow.callers(scope) if depth < flow.MAX_HOPS else []
     return any(_records_nothing(caller, depth + 1) for _, caller in callers if caller is not scope)
@@ -241,147 +240,7 @@ def modules_in_list(scope: Scope) -> Iterator[Hit]:
                 yield hit(scope, made, message, unsafe_rewrite(scope, made, text))
 
 
-@declare(
-    "KL157",
-    "kept-graph",
-    WARNING,
-    needs=("backward append +=",),
-    summary="A running sum or a list of losses keeps every graph alive",
-    why="""
-    `total += loss` and `losses.append(loss)` keep the graph of each round until `total` or `losses` is gone: memory
-    grows with every step. Keep `loss.detach()`.
-    """,
-    bad="""
-    import torch
-
-    def run(model, batches, optimizer):
-        total = 0.0
-        for x, y in batches:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            total += loss
-        return total
-    """,
-    good="""
-    import torch
-
-    def run(model, batches, optimizer):
-        total = 0.0
-        for x, y in batches:
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            total += loss.detach()
-        return total
-    """,
-)
-def kept_graph(scope: Scope) -> Iterator[Hit]:
-    differentiated = {ast.dump(root): c for c in scope.calls if (root := _object_of(c, "backward")) is not None}
-    for statement in scope.statements:
-        loss = _kept(statement)
-        loop = scope.loop_around(statement)
-        if loss is not None and isinstance(loss, ast.Name):
-            backward = differentiated.get(ast.dump(loss))
-            is_in_loop = backward is not None and loop is not None and scope.loop_around(backward) is loop
-            if is_in_loop or (backward is not None and _is_of_object(statement)):
-                source = scope.module.source(loss)
-                fix = rewrite(scope, loss, f"{source}.detach()")
-                yield hit(scope, statement, f"`{source}` keeps its graph alive: keep `{source}.detach()`", fix)
-        elif isinstance(loss, ast.Call) and loop is not None and _returns_loss(loss, scope):
-            yield hit(scope, statement, f"`{ast.unparse(loss.func)}()` returns a loss with its graph: detach it")
-    for call in scope.calls if differentiated else ():
-        for function in flow.callees(call, scope):
-            inner = scope.program.scope_of(function)
-            given = [each for name, each in flow.bound(call, function) if name in _kept_parameters(inner)]
-            for each in given:
-                if _has_graph(each, scope):
-                    source = scope.module.source(each)
-                    yield hit(scope, each, f"`{source}` keeps its graph alive: give `{source}.detach()`")
-                    break
-    for call in scope.calls:
-        kept = next((k.value for k in call.keywords if k.arg == "retain_graph"), None)
-        loop = scope.loop_around(call) if isinstance(kept, ast.Constant) and kept.value is True else None
-        passes = [c for c in scope.calls if loop is not None and _is_method(c, "backward")]
-        if loop is not None and sum(scope.loop_around(c) is loop for c in passes) == 1:
-            yield hit(scope, call, "`retain_graph=True` keeps the graph of each iteration, which nothing uses again")
-
-
-def _returns_loss(call: ast.Call, scope: Scope) -> bool:
-    """Return whether a function of the file returns a loss after its backward, with its graph."""
-    found = flow.returned(call, scope)
-    return any(isinstance(each, ast.Name) and each.id in where.backward_values for each, where in found)
-
-
-def _is_of_object(statement: ast.stmt) -> bool:
-    """Return whether the statement keeps a value in an attribute of the object."""
-    target = statement.target if isinstance(statement, ast.AugAssign) else getattr(statement, "value", None)
-    owner = target.func if isinstance(target, ast.Call) else target
-    return owner is not None and ast.unparse(owner).startswith("self.")
-
-
-def _kept_parameters(scope: Scope) -> set[str]:
-    """Return the parameters that a method keeps in an attribute of its object, as they are."""
-    taken = {name: name for name in scope.parameters if name != "self"}
-    for loop in scope.loops:
-        if isinstance(loop, ast.For):
-            source = {n.id for n in nodes_in(loop.iter) if isinstance(n, ast.Name)} & taken.keys()
-            taken |= {n.id: taken[name] for name in source for n in nodes_in(loop.target) if isinstance(n, ast.Name)}
-    kept = [loss for each in scope.statements if _is_of_object(each) and (loss := _kept(each)) is not None]
-    names = [part.id for loss in kept for part in getattr(loss, "elts", [loss]) if isinstance(part, ast.Name)]
-    return {taken[name] for name in names if name in taken}
-
-
-def _has_graph(node: ast.expr, scope: Scope) -> bool:
-    """Return whether the value is a loss that a backward runs through, a term of one, or the result of a model."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")):
-            return _has_graph(inner, scope)
-        case ast.Name(id=name):
-            values = scope.assigned.get(name, [])
-            is_result = any(isinstance(each, ast.Call) and _runs(each, scope) for each in values)
-            return bool(values) and (name in _terms(scope) or (is_result and not _turns_gradients_off(scope)))
-    return False
-
-
-def _terms(scope: Scope) -> set[str]:
-    """Return the names of the losses, and of the computed terms that they are sums of."""
-    found = set(scope.backward_values)
-    waiting = [value for name in found for value in scope.assigned.get(name, ())]
-    while waiting:
-        match waiting.pop():
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right=right):
-                waiting += [left, right]
-            case ast.Call(func=ast.Attribute(value=ast.Name() as inner, attr="mean" | "sum")):
-                waiting.append(inner)
-            case ast.Name(id=name) if name not in found and not isinstance(
-                scope.definition(ast.Name(name)), ast.Constant
-            ):
-                found.add(name)
-                waiting += [each for each in scope.assigned.get(name, ()) if isinstance(each, ast.BinOp)]
-    return found
-
-
-def _kept(statement: ast.stmt) -> ast.expr | None:
-    """Return the value that ``total += loss``, ``total = total + loss`` or ``losses.append(loss)`` retains, or None."""
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.BinOp(left=ast.Name(id=left), op=ast.Add(), right=loss)):
-            return _unscaled(loss) if name == left else None
-        case ast.AugAssign(op=ast.Add(), value=loss):
-            return _unscaled(loss)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append" | "appendleft"), args=[loss], keywords=[])):
-            return loss
-    return None
-
-
-def _unscaled(loss: ast.expr) -> ast.expr:
-    """Return the loss in ``loss / n``."""
-    return loss.left if isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Div | ast.Mult) else loss
-
-
-def _turns_gradients_off(scope: Scope) -> bool:
+def turns_gradients_off(scope: Scope) -> bool:
     decorators = getattr(scope.node, "decorator_list", [])
     made = [(call.func, call) for call in scope.calls]
     called = [*((each.func if isinstance(each, ast.Call) else each, None) for each in decorators), *made]
@@ -415,24 +274,26 @@ def _model_of(call: ast.Call) -> ast.expr:
 
 
 def _evaluated(call: ast.Call) -> ast.expr | None:
-    """Return the model of ``model.eval()``, a name or an attribute; None for another call."""
-    model = _object_of(call, "eval") if not call.args and not call.keywords else None
+    """Return the model of ``model.eval()`` or ``model.train(False)``, a name or an attribute; None for another call."""
+    model = _object_of(call, flow.called_name(call)) if flow.mode_set(call) == "eval" else None
     return model if isinstance(model, ast.Name | ast.Attribute) else None
 
 
 def _is_made_evaluated(name: str, scope: Scope) -> bool:
     """Return whether the name's single value is in evaluation mode: ``model = Net().eval().cuda()``."""
     values = scope.assigned[name]
-    return len(values) == 1 and _is_evaluated(values[0])
+    return len(values) == 1 and _is_evaluated(values[0], scope)
 
 
-def _is_evaluated(made: ast.expr) -> bool:
+def _is_evaluated(made: ast.expr, scope: Scope) -> bool:
+    """Return whether the module that the expression makes or names is set to evaluation where it is made."""
     node: ast.expr | None = made
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr == "eval" and not node.args:
             return True
         node = node.func.value if node.func.attr in _KEEPS_MODE else None
-    return False
+    set_ = [ast.unparse(model) for call in scope.calls if (model := _evaluated(call)) is not None]
+    return node is not made and isinstance(node, ast.Name) and node.id in set_
 
 
 def _is_init(scope: Scope) -> bool:
