@@ -120,6 +120,128 @@ cudaError_t reset(unsigned* p) {
 }
 """
 
+FIELD = """template <class T> void copy_to(T* to, const T* from, size_t n, cudaMemcpyKind kind) {
+    cudaMemcpy(to, from, n * sizeof(T), kind);
+}
+class Field {
+  public:
+    explicit Field(int n) : n_(n), host_(n) { cudaMalloc(&dev_, n * sizeof(double)); }
+    void pull() { copy_to(host_.data(), dev_, n_, KIND); }
+  private:
+    int n_; std::vector<double> host_; double* dev_ = nullptr;
+};
+"""
+GRID = """struct Grid { float* h; float* d; int n; };
+void make(Grid& g) {
+    g.h = (float*)malloc(g.n * sizeof(float));
+    cudaMalloc((void**)&g.d, g.n * sizeof(float));
+}
+void download(Grid& g) { cudaMemcpy(g.h, g.d, g.n * sizeof(float), KIND); }
+"""
+BUFFER = """template <typename T>
+class Buffer {
+  public:
+    explicit Buffer(size_t count) : count_(count) { cudaMalloc(&ptr_, BYTES); }
+    ~Buffer() { cudaFree(ptr_); }
+  private:
+    T* ptr_ = nullptr;
+    size_t count_;
+};
+"""
+TAPS = """constexpr int TAPS = 25;
+__constant__ float c_taps[TAPS];
+bool set_taps(const float* taps) { return cudaMemcpyToSymbol(c_taps, taps, BYTES) == cudaSuccess; }
+"""
+PITCHED = """cudaError_t make(float** x, size_t* pitch, int w, int h) { return cudaMallocPitch(x, pitch, BYTES, h); }
+"""
+TOTAL = """__device__ int g_count;
+__global__ void keep(const float* __restrict__ x, float* __restrict__ out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && x[i] > 0.0f) out[UPDATE] = x[i];
+}
+"""
+VOTE = """__global__ void positive(const float* __restrict__ x, int* __restrict__ out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    GUARD {
+        unsigned votes = __ballot_sync(0xffffffff, i < n && x[i] > 0.0f);
+        if ((threadIdx.x & 31) == 0) atomicAdd(out, __popc(votes));
+    }
+}
+"""
+DOT = """__device__ float warp_sum(float v) { for (int d = 16; d; d /= 2) v += __shfl_down_sync(~0u, v, d); return v; }
+__global__ void dot(const float* __restrict__ a, float* __restrict__ out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    GUARD
+    float v = warp_sum(i < n ? a[i] : 0.0f);
+    if (threadIdx.x % 32 == 0) atomicAdd(out, v);
+}
+"""
+HIST = """constexpr int BINS = 256;
+__global__ void hist(const unsigned char* __restrict__ p, unsigned* __restrict__ out, int n) {
+    __shared__ unsigned h[BINS];
+    h[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&h[p[i]], 1u);
+    __syncthreads();
+    for (int b = threadIdx.x; b < BINS; b += blockDim.x) atomicAdd(&out[b], h[b]);
+}
+cudaError_t run(const unsigned char* p, unsigned* out, int n) {
+    hist<<<120, THREADS>>>(p, out, n);
+    return cudaGetLastError();
+}
+"""
+TWICE = """__device__ float block_sum(float v) {
+    static __shared__ float part[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
+    BEFORE
+    if (lane == 0) part[warp] = v;
+    __syncthreads();
+    v = lane < blockDim.x / 32 ? part[lane] : 0.0f;
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffff, v, o);
+    return v;
+}
+__global__ void center(const float* __restrict__ x, float* __restrict__ y, int n) {
+    float v = x[blockIdx.x * blockDim.x + threadIdx.x];
+    float mean = block_sum(v) / n;
+    float variance = block_sum((v - mean) * (v - mean)) / n;
+    y[blockIdx.x * blockDim.x + threadIdx.x] = (v - mean) * rsqrtf(variance);
+}
+"""
+COPY = """__global__ void stage(const float4* __restrict__ g, float4* __restrict__ out) {
+    __shared__ float4 s[256];
+    __pipeline_memcpy_async(&s[threadIdx.x], &g[blockIdx.x * 256 + threadIdx.x], sizeof(float4));
+    __pipeline_commit();
+    WAIT
+    __syncthreads();
+    out[blockIdx.x * 256 + threadIdx.x] = s[255 - threadIdx.x];
+}
+"""
+SIMULATION = """class Simulation {
+  public:
+    void fetch() { cudaMemcpyAsync(h_, d_, n_ * sizeof(float), cudaMemcpyDeviceToHost, s_); }
+    float first() { fetch(); WAIT return h_[0]; }
+  private:
+    int n_; cudaStream_t s_; float* d_; float* h_;
+};
+"""
+RELEASE = """__global__ void twice(float* x) { x[threadIdx.x] *= 2.0f; }
+static cudaError_t release(float* p) { return cudaFree(p); }
+cudaError_t run() {
+    float* x = nullptr;
+    cudaError_t error = cudaMalloc(&x, 1024);
+    if (error != cudaSuccess) return error;
+    twice<<<1, 256>>>(x);
+    AFTER
+    return cudaGetLastError();
+}
+"""
+TIMER = """struct Timer {
+    cudaEvent_t a, b;
+    float stop() { float ms = 0; cudaEventRecord(b); WAIT cudaEventElapsedTime(&ms, a, b); return ms; }
+};
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "hole", "bad", "good", "code"),
@@ -133,8 +255,21 @@ cudaError_t reset(unsigned* p) {
         (TILE, "COLUMNS", "32", "33", "KL211"),
         (MATRIX, "INDEX", "(size_t)r * ld + c", "(size_t)c * ld + r", "KL210"),
         (BINS, "BYTES", "h.count", "h.count * sizeof(unsigned)", "KL254"),
+        (FIELD, "KIND", "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost", "KL255"),
+        (GRID, "KIND", "cudaMemcpyDeviceToDevice", "cudaMemcpyDeviceToHost", "KL255"),
+        (BUFFER, "BYTES", "count", "count * sizeof(T)", "KL254"),
+        (TAPS, "BYTES", "TAPS", "sizeof(c_taps)", "KL254"),
+        (PITCHED, "BYTES", "w", "w * sizeof(float)", "KL254"),
+        (TOTAL, "UPDATE", "g_count++", "atomicAdd(&g_count, 1)", "KL219"),
+        (VOTE, "GUARD", "if (i < n)", "", "KL206"),
+        (DOT, "GUARD", "if (i >= n) return;", "", "KL206"),
+        (HIST, "THREADS", "128", "256", "KL248"),
+        (TWICE, "BEFORE", "", "__syncthreads();", "KL207"),
+        (COPY, "WAIT", "", "__pipeline_wait_prior(0);", "KL207"),
+        (SIMULATION, "WAIT", "", "cudaStreamSynchronize(s_);", "KL268"),
+        (RELEASE, "AFTER", "release(x); cudaMemset(x, 0, 4);", "release(x);", "KL269"),
+        (TIMER, "WAIT", "", "cudaEventSynchronize(b);", "KL276"),
     ],
-    ids=["default", "block", "shared", "structure", "rounding", "guard", "tile", "operator", "member"],
 )
 def test_faults_are_followed_across_functions(text: str, hole: str, bad: str, good: str, code: str) -> None:
     assert code in {each.code for each in cuda.check(text.replace(hole, bad))}

@@ -194,9 +194,10 @@ class _Reading:
         return frozenset((name, known[name]) for each in texts for name in identifiers_in(each) & known.keys())
 
     def simulated_with(self, definition: Definition, text: bytes, helpers: tuple[bytes, ...]) -> tuple:
-        """Return what else a kernel's simulation depends on: its launches, and the functions that it calls."""
+        """Return what else a kernel's simulation depends on: its launches, and the functions that it calls. Host code
+        depends on functions that copy and free for it."""
         if b"__global__" not in text and b"__device__" not in text:
-            return ()
+            return tuple(each for each in helpers if b"cudaMem" in each or b"cudaFree" in each)
         name = definition.plain_name if self.file.launch_shapes else None
         shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
         return shapes, tuple(map(_without_layout, helpers))
@@ -229,6 +230,8 @@ class _Reading:
         """Return the checks for the function's kind whose required words occur in its text."""
         kind, text = "kernel" if function.is_kernel else "device" if function.is_device else "host", function.text
         present = {word for word in _NEEDED_WORDS[kind] if word in text}
+        if function.is_kernel and "__shared__" not in present:
+            present |= {"__shared__" for each in self.file.helpers_of(text.encode()) if b"__shared__" in each}
         key = kind, frozenset(present)
         selected = self.selected.get(key)
         if selected is None:

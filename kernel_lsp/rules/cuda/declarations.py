@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 
 Sized = tuple[str, tuple[str, ...]]
 """The type of an array's elements, and the texts of its sizes."""
-ALLOCATED = re.compile(
+_ALLOCATED = re.compile(
     r"\b(?:(?P<device>cudaMalloc(?:Async)?)|cudaMallocHost|cudaHostAlloc)\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?"
-    r"&\s*(?:this\s*->\s*)?(?P<name>\w+)\b"
+    r"&\s*(?:\w+\s*(?:\.|->)\s*)*(?P<name>\w+)\b"
+)
+_MADE_ON_HOST = re.compile(
+    r"\b(\w+)\s*=\s*(?:\([^()]*\)\s*|static_cast\s*<[^<>]*>\s*\(\s*)?(?:std::)?(?:malloc|calloc|aligned_alloc)\s*\("
 )
 BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(?:\w+::)*(\w+)")
 TAKES_TENSOR = re.compile(r"\b(\w+)\s*\(\s*(?:const\s+)?(?:torch|at)::Tensor\b")
@@ -22,6 +25,12 @@ SYMBOL = re.compile(
 _CONSTANT_ARRAY = re.compile(r"__constant__\s+(?:const\s+)?([A-Za-z_][\w:]*)\s+(\w+)\s*((?:\[[^\[\];]+\])+)\s*[;={]")
 DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+(\w+)\s*\[\s*\]")
 DYNAMIC_SHARED_OF_FILE = re.compile(DYNAMIC_SHARED.pattern.replace(r"\bextern", r"^extern"), re.MULTILINE)
+
+
+def allocated(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pointers that the text allocates, each with its side, ``device`` or ``host``."""
+    yield from ((match["name"], "device" if match["device"] else "host") for match in _ALLOCATED.finditer(text))
+    yield from ((name, "host") for name in _MADE_ON_HOST.findall(text))
 
 
 def dynamic_shared(body: str, outside: Iterable[re.Match[str]]) -> re.Match[str] | None:

@@ -95,6 +95,9 @@ DEVICE_TEXT = re.compile(
     r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
     re.DOTALL | re.MULTILINE,
 )
+FULL_WARP = re.compile(
+    r"__(?:shfl|ballot|any|all)\w*_sync\s*\(\s*(?:0[xX][fF]{8}[uUlL]*|~0[uU]?|-1|k?F(?:ULL|ull)\w*)\s*,"
+)
 _MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
 """Macros that are one expression on one line."""

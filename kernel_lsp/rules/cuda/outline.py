@@ -328,8 +328,7 @@ class CudaFile:
         """The pointers that the file allocates, each ``device`` or ``host``: members of a class, too."""
         if b"cudaMalloc" not in self.parsed.data:
             return frozenset()
-        found = declarations.ALLOCATED.finditer(self.parsed.text)
-        return frozenset((match["name"], "device" if match["device"] else "host") for match in found)
+        return frozenset(declarations.allocated(self.parsed.text))
 
     @once
     def fits_its_launches(self) -> bool:

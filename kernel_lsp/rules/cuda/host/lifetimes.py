@@ -10,6 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.pointers import WAITS
+from kernel_lsp.rules.cuda.host.values import calls_by_others
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 
@@ -78,7 +79,6 @@ def device_memory_on_host(function: Function) -> Iterator[Hit]:
     "host-memory-in-flight",
     WARNING,
     on="host",
-    needs=("cudaMemcpyAsync",),
     summary="The host reads or drops memory that an asynchronous copy may still use",
     why="""
     `cudaMemcpyAsync` returns before the copy is done. Until its stream is synchronized the target has old values, and a
@@ -107,6 +107,11 @@ def device_memory_on_host(function: Function) -> Iterator[Hit]:
 )
 def host_memory_in_flight(function: Function) -> Iterator[Hit]:
     data = function.file.parsed.data
+    for call, name in _copies_of_others(function):
+        wait = _WAITS.search(data, call.end_byte, function.body.end_byte)
+        read = next(_accesses(function, name, call.end_byte, wait.start() if wait else function.body.end_byte), None)
+        if read is not None:
+            yield hit(function.file, read, f"`{name}` is read while the copy may run: synchronize the stream first")
     for call in function.calls_named(("cudaMemcpyAsync",)):
         arguments = function.arguments(call)
         if len(arguments) < 4:
@@ -133,7 +138,6 @@ def host_memory_in_flight(function: Function) -> Iterator[Hit]:
     "wrong-free",
     WARNING,
     on="host",
-    needs=("cudaFree cudaFreeAsync cudaFreeHost free delete cudaMalloc",),
     summary="Memory is used after it was freed, freed by another allocator, or never freed",
     why="""
     Memory of `cudaMalloc` belongs to `cudaFree`, of `cudaMallocHost` to `cudaFreeHost`, of `malloc` to `free`. What is
@@ -162,12 +166,10 @@ def host_memory_in_flight(function: Function) -> Iterator[Hit]:
 def wrong_free(function: Function) -> Iterator[Hit]:
     made = _allocations(function)
     frees: dict[str, Node] = {}
-    for call in function.calls_named(tuple(_FREED_BY)):
-        arguments = function.arguments(call)
-        name = function.source(arguments[0]) if arguments else ""
+    for call, name, freed_by in _frees(function):
         kind = made[name][0] if name in made else ""
-        if kind and kind not in _FREED_BY[function.callee(call)]:
-            yield hit(function.file, call, f"`{name}` is {kind} memory: `{function.callee(call)}` does not free it")
+        if kind and kind not in _FREED_BY[freed_by]:
+            yield hit(function.file, call, f"`{name}` is {kind} memory: `{freed_by}` does not free it")
         used = _use_after(function, name, call) if name.isidentifier() else None
         if used is not None:
             yield hit(function.file, used, f"`{name}` is used after it was freed")
@@ -222,6 +224,18 @@ def unordered_streams(function: Function) -> Iterator[Hit]:
                     message = f"`{stream}` does not wait for `{before[1]}`, which uses `{pointer}`"
                     yield hit(function.file, call, message)
         last |= dict.fromkeys(written, (call, stream))
+
+
+def _frees(function: Function) -> Iterator[tuple[Node, str, str]]:
+    """Yield the calls that free memory, also by a function of the file, with the pointer and the name of CUDA's."""
+    for call in function.calls_named(tuple(_FREED_BY)):
+        arguments = function.arguments(call)
+        yield call, function.source(arguments[0]) if arguments else "", function.callee(call)
+    for call, callee, inner, given in calls_by_others(function, tuple(_FREED_BY)):
+        arguments = callee.arguments(inner)
+        freed = given.get(callee.source(arguments[0])) if arguments else None
+        if freed is not None and not any(True for _ in callee.branches_around(inner)):
+            yield call, function.source(freed), callee.callee(inner)
 
 
 def _member_accesses(function: Function) -> Iterator[tuple[Node, str]]:
@@ -283,16 +297,34 @@ def _accesses(function: Function, name: str, start: int, end: int) -> Iterator[N
             yield node
 
 
+def _copies_of_others(function: Function) -> Iterator[tuple[Node, str]]:
+    """Yield the calls of functions that begin a copy to the host and do not wait for it, with the host's memory: what
+    they are given, or a member."""
+    for call, callee, inner, given in calls_by_others(function, ("cudaMemcpyAsync",)):
+        texts = [callee.source(each) for each in callee.arguments(inner)]
+        if len(texts) > 3 and texts[3] == "cudaMemcpyDeviceToHost" and callee.loop_around(inner) is None:
+            is_waited = _WAITS.search(function.file.parsed.data, inner.end_byte, callee.body.end_byte)
+            target = given.get(texts[0])
+            name = texts[0].removesuffix(".data()") if target is None else _host_name(function, target)
+            is_member = any(name in each for each in function.file.members.values())
+            if not is_waited and name and (target is not None or is_member) and function.loop_around(call) is None:
+                yield call, name
+
+
 def _host_name(function: Function, node: Node) -> str:
     """Return the name of a local host array, vector or pinned pointer that is copied from or to."""
     found = re.fullmatch(r"&?\s*(\w+)(?:\.data\(\))?(?:\[.*\]|\s*\+.*)?", function.source(node))
     variables = [] if found is None else function.named(found[1])
+    if found is not None and not variables and any(found[1] in each for each in function.file.members.values()):
+        return found[1]
     return variables[0].name if len(variables) == 1 and not variables[0].is_const else ""
 
 
 def _is_automatic(function: Function, name: str) -> bool:
     """Return whether a name is a local vector or array of this function, which ends with it."""
-    variable = function.named(name)[0]
+    variable = next(iter(function.named(name)), None)
+    if variable is None:
+        return False
     is_held = variable.is_array or _CONTAINER.match(variable.type_text) is not None
     is_local = variable not in function.parameters and "static" not in variable.words and not variable.is_pointer
     return is_held and is_local and "&" not in variable.type_text and function.name != "main"

@@ -26,7 +26,7 @@ _RECORD = re.compile(r"cudaEventRecord\w*\s*\(\s*(\w+)")
     "timing-without-wait",
     WARNING,
     on="host",
-    needs=("<<<", "now clock omp_get_wtime gettimeofday MPI_Wtime cudaEventElapsedTime"),
+    needs=("now clock omp_get_wtime gettimeofday MPI_Wtime cudaEventElapsedTime",),
     summary="A time is read before the kernels that it is of have run",
     why="""
     A launch returns at once: a clock of the CPU that is read next times the launch alone, a few microseconds, and

@@ -9,16 +9,17 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
-from kernel_lsp.rules.cuda.host.values import definition, expanded, known_value, launch_parts
+from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.rule import Hit
 
 ALLOCATIONS = {"cudaMalloc": 1, "cudaMallocManaged": 1, "cudaMallocHost": 1, "cudaMallocAsync": 1}
-_PITCHED = {"cudaMemcpy2D": 4, "cudaMemcpy2DAsync": 4, "cudaMemset2D": 3}
+_PITCHED = {"cudaMemcpy2D": 4, "cudaMemcpy2DAsync": 4, "cudaMemset2D": 3, "cudaMallocPitch": 2}
 """Positions of the width of a row, in bytes."""
 _COPIES = {"cudaMemcpy": 2, "cudaMemcpyAsync": 2, "cudaMemset": 2, "cudaMemsetAsync": 2}
+_SYMBOLS = {"cudaMemcpyToSymbol": 2, "cudaMemcpyToSymbolAsync": 2, "cudaMemcpyFromSymbol": 2}
 _BYTES = re.compile(r"byte|size|sz|mem|len(?:gth)?_?b|sizeof|pitch|width", re.IGNORECASE)
 _KINDS = {
     ("host", "device"): "cudaMemcpyHostToDevice",
@@ -29,6 +30,8 @@ _KINDS = {
 """Copy kinds by the sides of source and destination."""
 _LARGEST_VALUE = 100
 """Largest byte that is taken for the value of an element: 127 and 255 are used for large and for negative numbers."""
+MAX_ELEMENT_BYTES = 16
+"""Bytes that an element whose type is a template's parameter is taken for: no factor of a size that is in bytes."""
 MAX_SMALL = 20
 """Largest byte that is taken for the value of an integer: larger ones are patterns, as 0x3f is."""
 _INTEGERS = ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "int64_t", "long long", "size_t")
@@ -65,11 +68,13 @@ _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::
     """,
 )
 def byte_count(function: Function) -> Iterator[Hit]:
-    for call in function.calls_named((*ALLOCATIONS, *_COPIES, *_PITCHED)):
+    for call in function.calls_named((*ALLOCATIONS, *_COPIES, *_PITCHED, *_SYMBOLS)):
         name, arguments = function.callee(call), function.arguments(call)
-        position = ALLOCATIONS.get(name) or {**_COPIES, **_PITCHED}[name]
-        levels = 2 if name in ALLOCATIONS else 1
+        position = {**ALLOCATIONS, **_COPIES, **_PITCHED, **_SYMBOLS}[name]
+        levels = 2 if "Malloc" in name else 1
         pointer = pointer_of(function, arguments[0], levels) if len(arguments) > position else None
+        if name in _SYMBOLS and len(arguments) > position:
+            pointer = pointer_of(function, arguments["To" in name])
         if pointer is None and len(arguments) > position:
             yield from _bytes_of_member(function, arguments[0], arguments[position])
         if name in _COPIES and len(arguments) > position:
@@ -127,13 +132,11 @@ def byte_count(function: Function) -> Iterator[Hit]:
     """,
 )
 def copy_direction(function: Function) -> Iterator[Hit]:
-    for call in function.calls_named(("cudaMemcpy", "cudaMemcpyAsync")):
-        arguments = function.arguments(call)
-        for argument in arguments[:2]:
+    for kind_node, arguments, kind in _copies(function):
+        for argument in arguments:
             if function.source(argument).lstrip("& ") in function.file.device_symbols:
                 message = f"`{function.source(argument)}` is a symbol of the device: use `cudaMemcpyToSymbol`"
                 yield hit(function.file, argument, message)
-        kind = function.source(arguments[3]) if len(arguments) > 3 else ""
         if kind not in _KINDS.values():
             continue
         to, source = _side(function, arguments[0]), _side(function, arguments[1])
@@ -142,8 +145,25 @@ def copy_direction(function: Function) -> Iterator[Hit]:
         is_wrong = (source and source != stated[0]) or (to and to != stated[1])
         if is_wrong:
             where = f"the source is on the {source}" if source and source != stated[0] else f"the target is on the {to}"
-            fixes = (rewrite(function.file, arguments[3], right),) if right else ()
-            yield hit(function.file, arguments[3], f"copy direction `{kind}` is wrong: {where}", *fixes)
+            is_here = function.source(kind_node) == kind
+            fixes = (rewrite(function.file, kind_node, right),) if right and is_here else ()
+            yield hit(function.file, kind_node, f"copy direction `{kind}` is wrong: {where}", *fixes)
+
+
+def _copies(function: Function) -> Iterator[tuple[Node, list[Node], str]]:
+    """Yield the copies of a function, and those of functions that it calls with both pointers: where the direction is
+    written, or the call, with destination and source, and the direction."""
+    names = ("cudaMemcpy", "cudaMemcpyAsync")
+    for call in function.calls_named(names):
+        arguments = function.arguments(call)
+        if len(arguments) > 3:
+            yield arguments[3], arguments[:2], function.source(arguments[3])
+    for call, callee, inner, given in calls_by_others(function, names):
+        texts = [callee.source(each) for each in callee.arguments(inner)]
+        if len(texts) > 3 and texts[0] in given and texts[1] in given:
+            kind = given.get(texts[3])
+            text = texts[3] if kind is None else function.source(kind)
+            yield kind or call, [given[texts[0]], given[texts[1]]], text
 
 
 def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
@@ -240,9 +260,10 @@ def _side(function: Function, node: Node) -> str:
     text = function.source(node)
     if node.type == "pointer_expression" and text.startswith("*"):
         return _side_of_result(function, text)
-    contained = re.match(r"(\w+)\s*(?:\.|->)\s*(?:data|c_str|begin)\(\)", text)
+    contained = re.fullmatch(r"(?:\w+\s*(?:\.|->)\s*)*?(\w+)\s*(?:\.|->)\s*(?:data|c_str|begin)\(\)", text)
     if contained is not None:
-        kinds = {variable.type_text for variable in function.named(contained[1])}
+        members = [each[contained[1]] for each in function.file.members.values() if contained[1] in each]
+        kinds = {variable.type_text for variable in function.named(contained[1]) or members}
         return "host" if kinds and all(map(_HOST_CONTAINER.match, kinds)) else ""
     if node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"
@@ -261,7 +282,7 @@ def _side(function: Function, node: Node) -> str:
     is_made = variable.value is not None and re.search(r"\b(?:malloc|calloc|new)\b", function.source(variable.value))
     if is_made or re.search(rf"\b{name}\s*=\s*(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", body):
         return "host"
-    return "host" if re.match(r"(?:h_|host_)", variable.name) else ""
+    return _side_by_name(variable.name)
 
 
 def _side_of_result(function: Function, text: str) -> str:
@@ -273,9 +294,15 @@ def _side_of_result(function: Function, text: str) -> str:
 
 def _side_of_member(function: Function, text: str) -> str:
     """Return the side of a member, or of a pointer outside of functions, as the file allocates it."""
-    name = re.fullmatch(r"(?:this\s*->\s*)?(\w+)", text)
-    sides = {side for known, side in function.file.allocated_sides if name is not None and known == name[1]}
-    return sides.pop() if len(sides) == 1 else ""
+    name = re.fullmatch(r"(?:\w+\s*(?:\.|->)\s*)*(\w+)", text)
+    if name is None or (name[0] != name[1] and not any(name[1] in each for each in function.file.members.values())):
+        return ""
+    sides = {side for known, side in function.file.allocated_sides if known == name[1]}
+    return sides.pop() if len(sides) == 1 else "" if sides else _side_by_name(name[1])
+
+
+def _side_by_name(name: str) -> str:
+    return "host" if re.match(r"(?:h_|host_)", name) else "device" if re.match(r"(?:d_|dev_|device_)", name) else ""
 
 
 def _copies_beyond(function: Function) -> Iterator[Hit]:
@@ -341,11 +368,12 @@ def _bytes_of_member(function: Function, target: Node, size: Node) -> Iterator[H
     """Yield a count of elements, or of another type's bytes, for a pointer that is a member of its class."""
     name = re.search(r"(\w+)\W*$", function.source(target))
     element = dict(function.file.member_pointers).get(name[1], "") if name is not None else ""
-    n_bytes = type_bytes(element)
+    is_parameter = re.search(rf"\b(?:typename|class)\s+{element}\b", function.file.parsed.text) is not None
+    n_bytes = type_bytes(element) or (MAX_ELEMENT_BYTES if element and is_parameter else None)
     if name is None or n_bytes is None or n_bytes == 1 or function.named(name[1]):
         return
     text = expanded(function, size)
-    other = _other_type(text, element, n_bytes)
+    other = "" if is_parameter else _other_type(text, element, n_bytes)
     if other:
         yield hit(function.file, size, f"byte count of `{other}` for `{element}* {name[1]}`")
     elif _is_count(function, size, text, element):

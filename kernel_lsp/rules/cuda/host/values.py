@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from tree_sitter import Node
 
@@ -42,12 +43,35 @@ def known_value(function: Function, node: Node | None, depth: int = 0) -> int | 
     return None if value_node is None else known_value(function, value_node, depth + 1)
 
 
+def called(function: Function, call: Node) -> Function | None:
+    """Return the function of the file that a call names, None where there are several."""
+    name = re.split(r"::|\.|->", function.callee(call))[-1]
+    known = function.file.functions_by_name.get(name, ())
+    return read_function(known[0], function.file) if len(known) == 1 else None
+
+
+Inner = tuple[Node, Function, Node, dict[str, Node]]
+"""A call, the function that it calls, a call within that, and the arguments by the names of the parameters."""
+
+
+def calls_by_others(function: Function, names: tuple[str, ...]) -> Iterator[Inner]:
+    """Yield the calls of functions of the file that call one of the names."""
+    known = function.file.functions_by_name
+    for call in function.calls:
+        if re.split(r"::|\.|->", function.callee(call))[-1] not in known:
+            continue
+        callee = called(function, call)
+        if callee is None or callee.node.id == function.node.id or not any(name in callee.text for name in names):
+            continue
+        given = dict(zip([each.name for each in callee.parameters], function.arguments(call), strict=False))
+        for inner in callee.calls_named(names):
+            yield call, callee, inner, given
+
+
 def returned(function: Function, call: Node) -> tuple[Function, Node, dict[str, Node]] | None:
     """Return what a function of the file that is one `return` returns: the function, the value, and the arguments by
     the names of its parameters."""
-    name = re.split(r"::|\.|->", function.callee(call))[-1]
-    known = function.file.functions_by_name.get(name, ()) if call.type == "call_expression" else ()
-    callee = read_function(known[0], function.file) if len(known) == 1 else None
+    callee = called(function, call) if call.type == "call_expression" else None
     statements = [] if callee is None else [each for each in callee.body.named_children if each.type != "comment"]
     if callee is None or len(statements) != 1 or statements[0].type != "return_statement":
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,6 +12,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import (
     ERROR,
     WARNING,
+    barriers_in,
     conditions_around,
     declare,
     hit,
@@ -18,6 +20,7 @@ from kernel_lsp.rules.cuda.declare import (
 )
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.simulation.assumed_block import whole_text
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, overtaken_read, shared_array, unordered_read
@@ -61,6 +64,7 @@ MAX_STATEMENTS = 40
 def missing_barrier(function: Function) -> Iterator[Hit]:
     if _launches_one_warp(function):
         return
+    yield from _unwaited_copies(function)
     reported: set[int] = set()
     for write in function.beginning(function.assignments, function.shared_names):
         array = _shared_target(function, write)
@@ -173,6 +177,21 @@ def _shared_target(function: Function, write: Node) -> Variable | None:
     if array is None or left is None or not depends_on_thread(function, left) or "volatile" in array.words:
         return None
     return array
+
+
+_COPIES = re.compile(r"\w*(?:memcpy_async|cp_?async(?!\w*(?:commit|wait|fence)))\w*")
+_WAITS = re.compile(r"(?i)wait|__syncthreads_async|mbarrier")
+
+
+def _unwaited_copies(function: Function) -> Iterator[Hit]:
+    """Yield the last copy to shared memory that runs by itself in a kernel that never waits for any."""
+    if not function.is_kernel or "async" not in function.text or _WAITS.search(whole_text(function)):
+        return
+    copies = [call for call in function.calls if _COPIES.fullmatch(function.callee(call).rpartition("::")[2])]
+    if copies:
+        message = "asynchronous copy is never waited for: wait, and then call `__syncthreads()`, before the first read"
+        barriers = (each for each in barriers_in(function) if each.start_byte > copies[-1].end_byte)
+        yield hit(function.file, next(barriers, copies[-1]), message)
 
 
 def _launches_one_warp(function: Function) -> bool:

@@ -32,6 +32,7 @@ _MESSAGES = {
     ("KL219", "all"): "racy update: all threads update this element, use an atomic operation or a reduction",
     ("KL219", "blocks"): "racy update: each block of the grid updates this element, use an atomic operation",
     ("KL273", "lost"): "incomplete reduction: the values of some threads never reach the result",
+    ("KL248", "part"): "`{}` is set in part: the block has fewer threads than it has elements",
     ("KL248", "unset"): "`{}` is never set: shared memory is not zeroed",
 }
 

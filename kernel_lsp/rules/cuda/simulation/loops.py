@@ -95,7 +95,7 @@ class Looper(Machine):
         cell = None if left is None or left.type != "identifier" else self.cell(self.source(left))
         if cell is None or not re.search(r"\+\+|--|\+=|-=", self.source(update)):
             return
-        last = cell.value
+        last, self.has_skipped = cell.value, True
         for _ in range(MAX_EXACT_ROUNDS):
             before, value = cell.value, self.value(condition)
             if not isinstance(cell.value.number, int) or value.is_open or value.number is None:

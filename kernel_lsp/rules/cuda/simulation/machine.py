@@ -112,6 +112,8 @@ class Machine(ABC):
         self.n_exchanges = 0
         """Number of reads of other threads' values."""
         self.n_fresh = 0
+        self.has_skipped = False
+        """True where iterations of a loop were not run."""
 
     # what a subclass does
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -358,6 +359,16 @@ class Watcher(Caller):
                 memory.written.update([address for address, is_active in pairs if is_active])
         elif not memory.is_set and not memory.written and memory.name not in self.unset:
             self.unset[memory.name] = (memory, self.sites(node)[-1])
+        elif self._is_set_in_part(place) and number is None:
+            self.note("KL248", self.sites(node)[-1], "part", memory.name)
+
+    def _is_set_in_part(self, place: Place) -> bool:
+        """Return whether an element that data choose may be one that no thread of the launch's block has set."""
+        memory = place.memory
+        n_elements = math.prod(each or 0 for each in memory.extents)
+        is_exact = not memory.is_set and self.shape.launch is not None and not self.has_skipped
+        is_any = bool(place.address.origins & DATA) and not self.origins & ELECTED
+        return is_exact and is_any and len(memory.written) < n_elements
 
     def _conflicts(self, old: Access, new: Access) -> bool:
         """Return whether two threads access one element, one of them writes, and nothing orders them."""

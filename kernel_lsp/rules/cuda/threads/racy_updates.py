@@ -71,7 +71,7 @@ def _is_made_of_threads(kernel: Function, variable: Variable) -> bool:
     "racy-update",
     WARNING,
     on="device",
-    needs=(THREAD_WORDS, "["),
+    needs=(THREAD_WORDS, "[ ++ -- +="),
     summary="Threads or blocks update the same elements without an atomic operation",
     why="""
     Two threads that load the same index read the same old value, and one of the two updates is lost; so do the blocks
@@ -105,6 +105,8 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
     for update in (*function.assignments, *function.updates):
         target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
         target = None if target is None else bare(target)
+        if target is not None and _is_total_of_file(function, update, target):
+            yield hit(function.file, target, "racy update: all threads update this variable, use an atomic operation")
         if target is None or target.type not in ELEMENTS or not _reads_itself(function, update, target):
             continue
         array = root_of(function, target)
@@ -125,6 +127,13 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
         ):
             message = "racy update: each block of the grid updates this element, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
+
+
+def _is_total_of_file(function: Function, update: Node, target: Node) -> bool:
+    """Return whether every thread that comes here updates a `__device__` variable of the file."""
+    is_total = target.type == "identifier" and function.source(target) in function.file.device_symbols
+    is_read = update.type == "update_expression" or function.operator(update) in _UPDATES
+    return is_total and is_read and not function.named(function.source(target)) and not _is_for_one(function, update)
 
 
 def _unordered_extremes(function: Function) -> Iterator[Node]:

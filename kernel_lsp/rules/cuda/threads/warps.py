@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
+from kernel_lsp.rules.cuda.kernel_texts import FULL_WARP
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
@@ -23,6 +24,7 @@ _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)w
 looks behind."""
 _SHUFFLES = ("__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync")
 _VOTES = ("__any_sync", "__all_sync", "__ballot_sync")
+_EXCHANGES = frozenset((*_SHUFFLES, *_VOTES))
 
 
 @declare(
@@ -143,12 +145,10 @@ def divergent_shuffle(function: Function) -> Iterator[Hit]:
 
 def _divergent_shuffles(function: Function) -> Iterator[Hit]:
     file = function.file
-    for call in function.calls_named(_SHUFFLES):
-        arguments = function.arguments(call)
-        if not arguments:
-            continue
-        is_full = function.constant(arguments[0]) == _FULL_MASK
-        if not is_full:
+    for call in function.calls:
+        name, arguments = function.callee(call), function.arguments(call)
+        is_full = name in _EXCHANGES and bool(arguments) and function.constant(arguments[0]) == _FULL_MASK
+        if not is_full and not FULL_WARP.search(file.device_texts.get(name, "")):
             continue
         if any(_splits_warp(function, condition) for condition in conditions_around(function, call)):
             yield hit(file, call, "shuffle mask names inactive lanes: shuffle before the branch")
