@@ -250,7 +250,7 @@ def _set_size(name: str, size: int, line: int, pragma: Pragma) -> None:
 def _size(dim: Expression, item: TensorItem, sizes: dict[str, int]) -> int:
     size = _evaluated(dim, f"the dim '{dim}' of '{item.name}'", item.line, sizes)
     if size < 0:
-        raise PragmaError(f"the dim '{dim}' of '{item.name}' is {size}", item.line)
+        raise PragmaError(f"the dim '{dim}' of '{item.name}' is {size}, and no size is negative", item.line)
     return size
 
 

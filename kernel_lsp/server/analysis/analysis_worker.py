@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.expression import Constant
+from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.task import TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
@@ -26,6 +27,7 @@ from kernel_lsp.process.stdio import claim_stdout
 from kernel_lsp.process.tree import step_back
 from kernel_lsp.rules import cuda, pytorch
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
+from kernel_lsp.rules.finding import RuleFinding, in_order
 from kernel_lsp.server.analysis.analysis_types import (
     ANALYSIS,
     EMPTY,
@@ -56,6 +58,7 @@ NICENESS = 2
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 BYTE_ORDER_MARK = "\ufeff"
+PRAGMA_CODE = "pragma"
 TORCH = "torch"
 """A text without this word has no targets."""
 
@@ -107,7 +110,7 @@ def targets_of(path: Path, text: str) -> tuple[Target, ...]:
     if TORCH not in text or text.startswith(OPERATOR_MARK):
         return ()
     try:
-        return tuple(_targets(path, parse_python(text, str(path), origin=path)))
+        return tuple(_targets(path, parse_python(text, str(path), origin=path), {}))
     except TargetError:
         return ()
 
@@ -179,7 +182,9 @@ def _analyse_python(path: Path, text: str) -> Analysis:
         )
     except TargetError:
         return Analysis(findings=findings)
-    targets = tuple(_targets(path, source)) if TORCH in text else ()
+    wrong: dict[int, str] = {}
+    targets = tuple(_targets(path, source, wrong)) if TORCH in text else ()
+    findings = tuple(in_order([*findings, *(_of_pragma(source, line, message) for line, message in wrong.items())]))
     if module is not None and not module.is_complete:
         return Analysis(findings=findings, targets=targets)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
@@ -194,14 +199,21 @@ def _analyse_python(path: Path, text: str) -> Analysis:
     )
 
 
-def _targets(path: Path, source: PythonFile) -> Iterator[Target]:
+def _targets(path: Path, source: PythonFile, wrong: dict[int, str]) -> Iterator[Target]:
+    """Yield the targets; add the pragmas that cannot be read to `wrong`, by line."""
     for location in targets_in(source):
-        target = _target(path, location, source)
+        target = _target(path, location, source, wrong)
         if target.inputs or (target.problem and _computes_tensors(location, source)):
             yield target
 
 
-def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
+def _of_pragma(source: PythonFile, line: int, message: str) -> RuleFinding:
+    text = source.lines[line - 1]
+    place = TextRange(line - 1, len(text) - len(text.lstrip()), line - 1, len(text))
+    return RuleFinding(PRAGMA_CODE, "unreadable pragma", Severity.WARNING, message, place, "")
+
+
+def _target(path: Path, location: TargetLocation, source: PythonFile, wrong: dict[int, str]) -> Target:
     inputs, problem = "", ""
     pragmas: tuple[tuple[int, str], ...] = ()
     try:
@@ -210,6 +222,8 @@ def _target(path: Path, location: TargetLocation, source: PythonFile) -> Target:
         problem = error.message
         if isinstance(error, UnknownInputsError):
             pragmas = tuple((line - 1, text) for line, text in error.pragmas)
+        elif error.line in {pragma.line for pragma in source.pragmas}:
+            wrong[error.line] = error.message
     return Target(
         symbol=location.symbol,
         is_module=location.kind == "module",

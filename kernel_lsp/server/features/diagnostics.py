@@ -99,9 +99,9 @@ def rule_diagnostic(document: Document, finding: RuleFinding) -> types.Diagnosti
 
 
 def _documentation(page: str) -> types.CodeDescription | None:
-    """Return a link to the rule's page; None if it cannot be located."""
+    """Return a link to the rule's page; None if there is none or it cannot be located."""
     file, _, anchor = page.partition("#")
-    path = page_file(file)
+    path = page_file(file) if file else None
     return types.CodeDescription(href=f"{path.as_uri()}#{anchor}") if path is not None else None
 
 

@@ -16,6 +16,11 @@ import kernel_lsp
 from kernel_lsp.config import default_cache_directory
 
 EXPLANATIONS = {
+    # pragmas of Python targets (docs/targets.md)
+    "pragma": """
+        The comment above a target states the shapes of its inputs: `# kernel-lsp: x=f32[1024, 4096], eps=1e-6`, and a
+        second one what its module is constructed with: `# kernel-lsp: init: dim=4096`. This one cannot be read, so the
+        target has no shapes. Without it the first click infers them.""",
     # the PTX executor (docs/ptx-executor.md)
     "out-of-bounds-read": """
         A thread reads outside of its tensor, variable, shared or local memory. On a GPU this reads whatever lies there,

@@ -70,7 +70,8 @@ async def inference_failed(state: State, job: Job, problem: Problem) -> None:
     """Say what is missing and where, and offer to record it."""
     place = f"{Path(problem.file).name}:{problem.line}: " if problem.file and problem.line else ""
     next_step = f" Next: {problem.next_step}" if problem.next_step else ""
-    message = f"No shapes for {job.symbol}: {place}{problem.message}.{next_step}"
+    end = "" if problem.message.endswith("?") else "."
+    message = f"No shapes for {job.symbol}: {place}{problem.message}{end}{next_step}"
     document = state.documents.get(job.uri)
     if problem.kind != "user" or document is None:
         state.client.say(types.MessageType.Error, message)
