@@ -937,3 +937,50 @@ def test_an_edit_of_a_callee_reaches_what_was_found_in_its_caller() -> None:
 def test_a_long_file_is_checked_function_by_function() -> None:
     text = STEP.replace("RESULT", "loss").replace("BODY", "self.history.append(loss)")
     assert found(text + "\n" * MAX_LINES, "KL157") == set() != found(text, "KL157")
+
+
+BESIDE = """
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        weights = (q @ k.transpose(-2, -1) * 0.1).softmax(-1)
+        return RESULT
+
+def ranks(scores: torch.Tensor) -> torch.Tensor:
+    return scores.double().mean(0).cpu()
+
+def observe(clean, noise):
+    return clean + torch.from_numpy(np.random.normal(0, 1, clean.shape))
+
+@torch.no_grad()
+def main(args, model, loader):
+    for x in loader:
+        np.save("x.npy", model(x).cpu().numpy())
+    best = ranks(model(x))
+    for k in args.ranks:
+        print((best < k).float().mean().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("return RESULT", "return weights @ v", "KL160"),
+        ("    best = ranks(model(x))", "        best = ranks(model(x))", "KL130"),
+        ("no_grad()", "enable_grad()", "KL105"),
+        ("in args.ranks", "in loader", "KL105"),
+        ("clean.shape))", "clean.shape)).cuda()", "KL131"),
+    ],
+)
+def test_what_a_good_file_does_is_no_fault_there(before: str, after: str, code: str) -> None:
+    good = BESIDE.replace("np.random.normal(0, 1, clean.shape)", "np.zeros(4, dtype=np.float64) + np.ones(4)")
+    assert found(good.replace("RESULT", "weights @ v, weights")) == set()
+    assert code in {each for each, _ in found(BESIDE.replace(before, after).replace("RESULT", "weights @ v, weights"))}
+
+
+def test_micro_steps_under_no_sync_reduce_once() -> None:
+    text = (
+        "model = nn.parallel.DistributedDataParallel(Net())\n\ndef micro(x, accumulate):\n"
+        "    loss = model(x).mean() / accumulate\n    loss.backward()\n"
+    )
+    assert {code for code, _ in found(text)} == {"KL175"}
+    assert found(text.replace("    loss.b", "    with model.no_sync():\n        loss.b")) == set()

@@ -28,7 +28,7 @@ from kernel_lsp.rules.pytorch.inference import read_program
 from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
 from kernel_lsp.rules.pytorch.scopes import Scope, first_line
-from kernel_lsp.rules.pytorch.trained import may_be_forward
+from kernel_lsp.rules.pytorch.trained import is_hot, may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(
@@ -171,6 +171,7 @@ def _fresh_findings(
 
 def _check(scope: Scope, checks: tuple[Check, ...]) -> list[RuleFinding]:
     try:
+        scope.is_forward = scope.is_forward and is_hot(scope)
         wanted = [check for check in checks if check.on == "any" or scope.is_forward]
         return [finding for check in wanted for finding in check.findings(scope)]
     except RecursionError:  # an expression nested beyond the stack: nothing is reported for this function

@@ -200,8 +200,20 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     for node, weights in products if not is_fallback else ():
         softmax = _behind(weights, scope, "softmax")
         scores = None if softmax is None else _operand(*softmax)
-        if softmax is not None and scores is not None and _is_product(scores, softmax[1]):
+        is_alone = not _is_given_out(weights, scope)
+        if softmax is not None and scores is not None and is_alone and _is_product(scores, softmax[1]):
             yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
+
+
+def _is_given_out(weights: ast.expr, scope: Scope) -> bool:
+    """Return whether the function also returns or keeps the weights, which a fused attention does not give."""
+    for statement in scope.statements:
+        kept = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute | ast.Subscript)
+        value = getattr(statement, "value", None) if kept or isinstance(statement, ast.Return) else None
+        parts = getattr(value, "elts", [value])
+        if isinstance(weights, ast.Name) and any(isinstance(p, ast.Name) and p.id == weights.id for p in parts):
+            return True
+    return False
 
 
 def _is_compiled(scope: Scope) -> bool:

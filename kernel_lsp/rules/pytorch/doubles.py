@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch import flow
@@ -81,7 +82,7 @@ def float64_in_forward(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def float64_from_numpy(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls:
+    for call in scope.calls if not _ON_PURPOSE.search(scope.module.text) else ():
         name = scope.dotted(call.func)
         if name not in ("torch.from_numpy", "torch.tensor", "torch.as_tensor") or not call.args:
             continue
@@ -133,6 +134,10 @@ def _is_compared(attribute: ast.Attribute, scope: Scope) -> bool:
     return any(isinstance(parent, ast.Compare) for parent in scope.around(attribute))
 
 
+_ON_PURPOSE = re.compile(r"dtype=(?:np|numpy|torch)\.(?:float64|double)")
+"""An array or a tensor that is asked for in double precision: the file knows what it computes in."""
+
+
 def _is_double_array(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     return depth < flow.MAX_HOPS and any(_makes_doubles(*each, depth + 1) for each in flow.origins(node, scope))
 
@@ -145,7 +150,7 @@ def _makes_doubles(node: ast.expr, scope: Scope, depth: int) -> bool:
             is_of_floats = isinstance(node.op, ast.Div) or any(_is_float(*each) for each in sides)
             is_widened = is_of_floats and any(_is_numpy(*each) for each in sides)
             return is_widened or any(_is_double_array(side, scope, depth) for side in (left, right))
-        case ast.UnaryOp(operand=inner) | ast.Attribute(value=inner, attr="T"):
+        case ast.UnaryOp(operand=inner) | ast.Attribute(value=inner, attr="T") | ast.Subscript(value=inner):
             return _is_double_array(inner, scope, depth)
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if keyword(node, "dtype") is None:
             made = scope.dotted(node.func)

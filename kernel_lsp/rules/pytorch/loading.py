@@ -1,4 +1,4 @@
-"""KL158, KL159, KL165, KL166, KL169 to KL171 and KL174: loops that wait for batches or lose gradients, and modes."""
+"""KL158, KL159, KL165, KL166, KL169 to KL171, KL174, KL175: loading of batches, gradients of a loop, and modes."""
 
 from __future__ import annotations
 
@@ -291,6 +291,59 @@ def recompile_each_step(scope: Scope) -> Iterator[Hit]:
         changing = next((each for each in call.args if _counts(each, scope)), None)
         if changing is not None and _is_static(call, scope):
             yield hit(scope, changing, "a number that changes in each step compiles again: give a tensor")
+
+
+@declare(
+    "KL175",
+    "gradients-reduced-each-micro-step",
+    INFORMATION,
+    needs=("backward",),
+    summary="Gradients that accumulate are reduced over all processes in each micro step",
+    why="""
+    `DistributedDataParallel` reduces gradients in each `backward`. Where several micro steps accumulate before the
+    optimizer's step, all but the last belong under `model.no_sync()`: the traffic is then that of one.
+    """,
+    bad="""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(model, batches, optimizer, accumulate):
+        model = DistributedDataParallel(model)
+        for i, x in enumerate(batches):
+            (model(x).mean() / accumulate).backward()
+            if (i + 1) % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    """,
+    good="""
+    import contextlib
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(model, batches, optimizer, accumulate):
+        model = DistributedDataParallel(model)
+        for i, x in enumerate(batches):
+            is_last = (i + 1) % accumulate == 0
+            with contextlib.nullcontext() if is_last else model.no_sync():
+                (model(x).mean() / accumulate).backward()
+            if is_last:
+                optimizer.step()
+                optimizer.zero_grad()
+    """,
+)
+def gradients_reduced_each_micro_step(scope: Scope) -> Iterator[Hit]:
+    text = scope.module.text
+    if "DistributedDataParallel" not in text or "no_sync" in text or "require_backward_grad_sync" in text:
+        return
+    for call in scope.calls:
+        value = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "backward" else None
+        found = [] if value is None else flow.origins(value, scope)
+        shares = [each.right for each, _ in found if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div)]
+        if any(_ACCUMULATES.search(ast.unparse(each)) for each in shares):
+            yield hit(scope, call, "gradients are reduced in each micro step: all but the last under `no_sync()`")
+
+
+_ACCUMULATES = re.compile(r"(?i)accum|micro|grad_acc|n_steps")
 
 
 def _is_compiled(scope: Scope) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch import flow
@@ -16,9 +17,11 @@ from kernel_lsp.rules.pytorch.trained import (
     is_for_inference,
     is_occasional,
     is_on_device,
+    is_on_host,
     item_of_training,
     runs_model,
 )
+from kernel_lsp.rules.pytorch.usage import turns_gradients_off
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
@@ -210,7 +213,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
         if name and item_of_training(call, scope) and _is_in_comprehension(call, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the values at once")
             continue
-        if name and not _is_long(call, scope) and _is_repeated(call, scope):
+        if name and not _is_long(call, scope) and _is_repeated(call, name, scope):
             yield hit(scope, call, f"`{name}` waits for the GPU in each iteration: read the value after the loop")
     for test in scope.tests:
         if not isinstance(test, ast.BoolOp) and _asks_device(test, scope):
@@ -332,11 +335,19 @@ def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     return ""
 
 
-def _is_repeated(call: ast.Call, scope: Scope) -> bool:
+_OUTPUTS = (".cpu()", ".numpy()", ".tolist()", '.to("cpu")')
+"""Copies that an inference without gradients makes of its results, which have to go somewhere."""
+_OPTIONS = re.compile(r"(?:args|cfg|config|options)\.|[(\[]")
+"""Loops over a few options of a program."""
+
+
+def _is_repeated(call: ast.Call, name: str, scope: Scope) -> bool:
     """Return whether a loop reads the value in each iteration, here or where the file calls this function."""
     loop = scope.loop_around(call)
     if loop is not None:
-        return not is_occasional(call, loop, scope) and not holds_steps(loop, scope)
+        is_output = name in _OUTPUTS and turns_gradients_off(scope)
+        is_few = isinstance(loop, ast.For) and _OPTIONS.match(ast.unparse(loop.iter)) is not None
+        return not (is_output or is_few or is_occasional(call, loop, scope) or holds_steps(loop, scope))
     read = call.args[0] if call.args else getattr(call.func, "value", call)
     is_of_caller = isinstance(read, ast.Name) and read.id in scope.parameters and read.id not in scope.assigned
     return not is_of_caller and not flow.is_conditional(call, scope) and flow.runs_each_step(scope)
@@ -408,21 +419,10 @@ def _to_host(call: ast.Call, scope: Scope) -> str:
     if not isinstance(function, ast.Attribute) or not scope.is_tensor(function.value):
         return ""
     if function.attr in _TO_HOST_METHODS:
-        return "" if _is_host_already(function.value, scope) else f".{function.attr}()"
+        return "" if is_on_host(function.value, scope) else f".{function.attr}()"
     targets = [*call.args, keyword(call, "device")]
     is_cpu = any(isinstance(target, ast.Constant) and target.value == "cpu" for target in targets)
     return '.to("cpu")' if function.attr == "to" and is_cpu else ""
-
-
-def _is_host_already(node: ast.expr, scope: Scope) -> bool:
-    """Return whether the chain contains an earlier `.cpu()`, which is reported separately:
-    `x.detach().cpu().numpy()`."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        device = keyword(node, "device")
-        if node.func.attr == "cpu" or (isinstance(device, ast.Constant) and device.value == "cpu"):
-            return True
-        node = node.func.value
-    return False
 
 
 def _scalar_conversion(call: ast.Call, scope: Scope) -> str:

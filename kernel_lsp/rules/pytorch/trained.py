@@ -10,7 +10,7 @@ from kernel_lsp.rules.pytorch.functions import FunctionNode
 from kernel_lsp.rules.pytorch.kinds import NOT_TENSOR_METHODS
 from kernel_lsp.rules.pytorch.names import ModuleClass
 from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, first_line
+from kernel_lsp.rules.pytorch.scopes import Scope, first_line, keyword
 from kernel_lsp.rules.rule import words
 
 
@@ -34,10 +34,31 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
     return f"{function.attr}()" if function.attr in _LOGGING and _shows(call, scope) else ""
 
 
+def is_on_host(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Return whether the value is computed from one that was copied to the CPU: ``ranks.cpu().double() < k``."""
+    while depth < _MAX_STEPS:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="cpu")):
+                return True
+            case ast.Call(func=ast.Attribute(value=inner)) if not scope.dotted(node.func).startswith("torch."):
+                device = keyword(node, "device") or (node.args[0] if node.args else None)
+                if isinstance(device, ast.Constant) and device.value == "cpu":
+                    return True
+                node = inner
+            case ast.Compare(left=inner) | ast.BinOp(left=inner) | ast.Subscript(value=inner):
+                node = inner
+            case ast.Name():
+                found = flow.values(node, scope)
+                return bool(found) and all(is_on_host(each, where, depth + 1) for each, where in found)
+            case _:
+                return False
+    return False
+
+
 def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     """Return whether the value is a tensor that a training or an evaluation computes: a loss, a gradient, the result of
     a model, or what methods, arithmetic and comparisons make of one."""
-    if depth > _MAX_STEPS:
+    if depth > _MAX_STEPS or is_on_host(node, scope):
         return False
     known = scope.on_device.get(id(node))
     if known is None:
@@ -143,9 +164,16 @@ def is_occasional(call: ast.expr, loop: ast.stmt, scope: Scope, may_leave: bool 
             return True
         if isinstance(parent, ast.If):
             leaves = may_leave and any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in parent.body)
-            if leaves or _has_remainder(parent.test):
+            if leaves or _has_remainder(parent.test) or _is_full(parent.test, loop):
                 return True
     return False
+
+
+def _is_full(test: ast.expr, loop: ast.stmt) -> bool:
+    """Return whether a counter that the loop raises has reached a bound: ``filled == window``."""
+    raised = {ast.unparse(each.target) for each in nodes_of(loop, ast.AugAssign)}
+    is_bound = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.GtE)
+    return is_bound and isinstance(test, ast.Compare) and ast.unparse(test.left) in raised
 
 
 def _has_remainder(test: ast.expr) -> bool:
@@ -285,6 +313,21 @@ def is_forward(scope: Scope, has_tensor_parameter: bool, returns_tensor: bool) -
     if any(isinstance(c.func, ast.Attribute) and c.func.attr in _TRAINING_METHODS for c in scope.calls):
         return False
     return returns_tensor or scope.names.is_tensor_annotation(node.returns)
+
+
+def is_hot(scope: Scope) -> bool:
+    """Return whether a function that may be part of a model runs at each step, as far as its calls in the file say."""
+    if scope.owner is not None or has_pragma(scope.module, scope.node):
+        return True
+    callers = flow.callers(scope)
+    return not callers or any(_is_hot_call(call, caller) for call, caller in callers)
+
+
+def _is_hot_call(call: ast.Call, caller: Scope) -> bool:
+    loop = caller.loop_around(call)
+    if caller.is_forward or (loop is not None and (runs_model(loop, caller) or flow.is_step(loop, caller))):
+        return True
+    return flow.runs_each_step(caller)
 
 
 def has_pragma(module: ParsedModule, node: FunctionNode | ast.Module) -> bool:

@@ -136,9 +136,10 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         if head != "torch.optim" or name not in _OPTIMIZERS or is_unpacked:
             continue
         foreach = keyword(call, "foreach")
-        is_asked = keyword(call, "fused") is not None or (
-            foreach is not None and not (isinstance(foreach, ast.Constant) and foreach.value is False)
-        )
+        is_off = isinstance(foreach, ast.Constant) and foreach.value is False
+        if isinstance(foreach, ast.Attribute):
+            is_off = f"{foreach.attr}: bool = False" in scope.module.text and "foreach=True" not in scope.module.text
+        is_asked = keyword(call, "fused") is not None or (foreach is not None and not is_off)
         if not is_asked:
             yield hit(scope, call, f"unfused optimizer step: `{name}(..., fused=True)` updates all in few kernels")
     bodies = [each for loop in scope.loops if isinstance(loop, ast.For) for each in _bodies(loop, scope)]

@@ -122,11 +122,25 @@ def _runs_inside(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
 
 
 def _records_nothing(scope: Scope, depth: int = 0) -> bool:
-    """Return whether gradients are off here, or in a function of the file that calls this one."""
+    """Return whether gradients are off here, or where a function of the file calls this one."""
     if turns_gradients_off(scope):
         return True
     callers = flow.callers(scope) if depth < flow.MAX_HOPS else []
-    return any(_records_nothing(caller, depth + 1) for _, caller in callers if caller is not scope)
+    return any(_is_without_gradients(*each) or _is_called_so(each[1], depth + 1) for each in callers)
+
+
+def _is_called_so(scope: Scope, depth: int) -> bool:
+    callers = flow.callers(scope) if depth < flow.MAX_HOPS else []
+    return any(_is_without_gradients(*each) or _is_called_so(each[1], depth + 1) for each in callers)
+
+
+def _is_without_gradients(call: ast.Call, scope: Scope) -> bool:
+    """Return whether a decorator of the function, a block around the call or a call before it turns gradients off."""
+    around = [item.context_expr for n in scope.around(call) if isinstance(n, ast.With) for item in n.items]
+    around += getattr(scope.node, "decorator_list", [])
+    around += [each for each in scope.calls if flow.called_name(each) == "set_grad_enabled"]
+    names = {scope.dotted(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2] for each in around}
+    return not names.isdisjoint(_NO_GRADIENT)
 
 
 @declare(
