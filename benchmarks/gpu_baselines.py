@@ -165,11 +165,12 @@ def write_inputs(task: Task, graph: Graph, shapes: dict[str, tuple[int, ...]], f
 async def time_baselines(baselines: Baselines, prepared: Prepared) -> dict[str, Any]:
     results: list[BaselineResult] = []
     while subjects := baselines.subjects(prepared.job):
-        found = await measure_in_turn(subjects, (), TimingPlan(), seed=0)
-        if isinstance(found, SubjectFailed):
-            await baselines.drop(prepared.job, found)
+        try:
+            rounds = await measure_in_turn(subjects, (), TimingPlan(), seed=0)
+        except SubjectFailed as failed:
+            await baselines.drop(prepared.job, failed)
             continue
-        results += timed(subjects, found, prepared)
+        results += timed(subjects, rounds, prepared)
         break
     results += baselines.others(prepared.job, [result.name for result in results])
     floor = floor_of(prepared, results)

@@ -28,7 +28,7 @@ from kernel_lsp.process.worker_client import activity, as_error
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.verify.model.resolved_kernel import kernel_names
-from kernel_lsp.verify.timing.rounds import GRAPH, Subject, end, prepare
+from kernel_lsp.verify.timing.rounds import GRAPH, SubjectFailed, end, prepare
 
 OPEN_DEADLINE_S = 120.0
 """Seconds to import torch and create a context, on a cold disk."""
@@ -229,8 +229,8 @@ class GpuSlot:
         recur where they are reported."""
         await self.ask("warm_up", {"path": str(self.directory / "warm-up.bin")}, deadline_s=WARM_UP_DEADLINE_S)
         request = {"device": self.index, "method": GRAPH}
-        probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
-        if isinstance(probe, Subject):
+        with suppress(SubjectFailed):
+            probe = await prepare(WARM_UP, WARM_UP, self, "prepare_probe", request, WARM_UP_DEADLINE_S)
             block = {"subject": WARM_UP, "n_samples": 1, "n_warm_samples": 1, "n_operator_calls": 1}
             await self.ask("time_block", block, deadline_s=WARM_UP_DEADLINE_S)
             await end(probe)

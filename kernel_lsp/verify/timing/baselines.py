@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
@@ -319,9 +319,8 @@ def hash_of(value: Any) -> str:
 async def _warm_up(worker: TimingWorker, device: int | str) -> None:
     """Time something small in the process. Errors are ignored: they recur where they are reported."""
     request = {"device": device, "method": "graph"}
-    probe = await prepare(EAGER, "warm-up", worker, "prepare_probe", request, PREPARE_DEADLINES_S[EAGER])
-    if isinstance(probe, Subject):
-        await end(probe)
+    with suppress(SubjectFailed):
+        await end(await prepare(EAGER, "warm-up", worker, "prepare_probe", request, PREPARE_DEADLINES_S[EAGER]))
 
 
 def _is_out_of_memory(failed: SubjectFailed) -> bool:
@@ -384,17 +383,13 @@ class _Mode:
             return None
         self.is_preparing = True
         try:
-            for _ in range(MAX_DISCONNECTED):
-                found = await self._prepared(job)
-                if isinstance(found, Subject) or not found.is_disconnected:
-                    break
-                await self.close()
+            self._ready[job.job_id] = await self._prepared(job)
+            return None
+        except SubjectFailed as failure:
+            failed = failure
         finally:
             self.is_preparing = False
-        if isinstance(found, Subject):
-            self._ready[job.job_id] = found
-            return None
-        failed = replace(found, is_disconnected=False)
+        failed.is_disconnected = False
         if may_recur and _is_out_of_memory(failed):
             await self.close()
         else:
@@ -425,11 +420,21 @@ class _Mode:
         if self._worker is not None:
             self._worker.go_on()
 
-    async def _prepared(self, job: Job) -> Subject | SubjectFailed:
+    async def _prepared(self, job: Job) -> Subject:
+        for _ in range(MAX_DISCONNECTED - 1):
+            try:
+                return await self._prepared_once(job)
+            except SubjectFailed as failed:
+                if not failed.is_disconnected:
+                    raise
+            await self.close()
+        return await self._prepared_once(job)
+
+    async def _prepared_once(self, job: Job) -> Subject:
         try:
             worker = await self.start()
         except KernelLspError as error:
-            return SubjectFailed(self.name, error.message, is_gone=True)
+            raise SubjectFailed(self.name, error.message, is_gone=True) from error
         request = {**job.request, "mode": self._mode}
         deadline_s = PREPARE_DEADLINES_S.get(self.name, PEER_DEADLINE_S)
         return await prepare(self.name, f"{job.job_id}-{self.name}", worker, "prepare_baseline", request, deadline_s)

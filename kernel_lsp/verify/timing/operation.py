@@ -145,7 +145,10 @@ class OperationTimer:
             patience = 0.0 if job.job_id in self._waited_until else self._patience_s
             await self._baselines.wait(job, patience if patience_s is None else patience_s)
             async with self._baselines.held() as is_idle:
-                outcome = await self._time(worker, operation, job)
+                try:
+                    outcome = await self._time(worker, operation, job)
+                except SubjectFailed as failed:
+                    outcome = CandidateBroke(failed.message)
             if isinstance(outcome, Timed) and not is_idle:
                 notes = (*outcome.comparison.notes, NOT_IDLE)
                 outcome = Timed(outcome.comparison.model_copy(update={"notes": notes}))
@@ -169,17 +172,13 @@ class OperationTimer:
         await asyncio.shield(task)
 
     async def _time(self, worker: Asker, operation: TimedOperation, job: Job) -> TimingOutcome:
+        """Raises SubjectFailed for the candidate; baselines that fail are left out."""
         number = next(self._numbers)
         ours = await self._prepare(worker, operation, OURS, number)
-        if isinstance(ours, SubjectFailed):
-            return CandidateBroke(ours.message)
         extra: list[Subject] = []
         racing = self._baselines.ranking_subjects(job) if operation.is_ranking else []
         if not operation.is_ranking and self._noise.needs_self_pair(ours):
-            again = await self._prepare(worker, operation, AGAIN, number, beside=ours)
-            if isinstance(again, SubjectFailed):
-                return CandidateBroke(again.message)
-            extra.append(again)
+            extra.append(await self._prepare(worker, operation, AGAIN, number, beside=ours))
         measured = await self._rounds([ours, *extra], racing, job)
         if not isinstance(measured, Measured):
             return measured
@@ -189,9 +188,7 @@ class OperationTimer:
                 return wrong
         return await self._outcome(ours, measured, operation, job)
 
-    async def _rounds(
-        self, candidates: list[Subject], racing: list[Subject], job: Job
-    ) -> Measured | CandidateBroke | NotTimed:
+    async def _rounds(self, candidates: list[Subject], racing: list[Subject], job: Job) -> Measured | NotTimed:
         """Measure all in turn, without the baselines that fail. `racing` are the baselines of a ranking; empty for a
         full measurement."""
         while True:
@@ -200,29 +197,25 @@ class OperationTimer:
             if not baselines:
                 missing = self._baselines.others(job, ())
                 return NotTimed("; ".join(f"{found.name}: {_reason(found)}" for found in missing))
-            found = await self._measure(candidates, baselines, plan, job)
-            if isinstance(found, Measured):
-                return found
-            if found.name in (OURS, AGAIN):
-                return CandidateBroke(found.message)
-            await self._baselines.drop(job, found)
-            if found.is_disconnected:
-                await self._offered(job)
+            try:
+                return await self._measure(candidates, baselines, plan, job)
+            except SubjectFailed as failed:
+                if failed.name in (OURS, AGAIN):
+                    raise
+                await self._baselines.drop(job, failed)
+                if failed.is_disconnected:
+                    await self._offered(job)
             racing = []
 
     async def _measure(
         self, candidates: list[Subject], baselines: list[Subject], plan: TimingPlan, job: Job
-    ) -> Measured | SubjectFailed:
+    ) -> Measured:
         arranged = []
         for baseline in baselines:
             found = await aligned(baseline, candidates[0])
-            if isinstance(found, SubjectFailed):
-                return found
             self._baselines.rearranged(job, found)
             arranged.append(found)
         rounds = await measure_in_turn(candidates, arranged, plan, self._seed)
-        if isinstance(rounds, SubjectFailed):
-            return rounds
         return Measured(rounds, tuple(arranged), tuple(candidates), is_ranking=plan is RANKING)
 
     async def _outcome(self, ours: Subject, measured: Measured, operation: TimedOperation, job: Job) -> TimingOutcome:
@@ -265,7 +258,7 @@ class OperationTimer:
 
     async def _prepare(
         self, worker: Asker, operation: TimedOperation, name: str, number: int, beside: Subject | None = None
-    ) -> Subject | SubjectFailed:
+    ) -> Subject:
         bound = operation.bound
         request = {
             "candidate": operation.candidate_id,
@@ -279,11 +272,9 @@ class OperationTimer:
             name, f"{name}-{number}".replace(" ", "-"), worker, "prepare_candidate", request, PREPARE_DEADLINE_S
         )
 
-    async def _wrong(self, subject: Subject) -> WrongWhileTimed | CandidateBroke | None:
+    async def _wrong(self, subject: Subject) -> WrongWhileTimed | None:
         """Return the failure in the results of timed calls, as their process saw them; None when they are correct."""
         seen = await end(subject)
-        if isinstance(seen, SubjectFailed):
-            return CandidateBroke(seen.message)
         if seen.get("changed_inputs"):
             return WrongWhileTimed(f"timed calls changed their inputs: {', '.join(seen['changed_inputs'])}")
         if seen.get("overrun"):
@@ -400,23 +391,18 @@ class TimingNoise:
         subject. A process that cannot be probed fails in its next block; until then the offset counts as 0."""
         key = (int(ours.facts["pid"]), ours.method, int(theirs.facts["pid"]), theirs.method)
         if key not in self._of_processes:
-            found = await self._probe(ours, theirs)
-            if isinstance(found, SubjectFailed):
+            try:
+                self._of_processes[key] = await self._probe(ours, theirs)
+            except SubjectFailed:
                 return 0.0
-            self._of_processes[key] = found
         return self._of_processes[key]
 
-    async def _probe(self, ours: Subject, theirs: Subject) -> float | SubjectFailed:
+    async def _probe(self, ours: Subject, theirs: Subject) -> float:
         probes = []
         for name, subject in (("probe of ours", ours), ("probe of theirs", theirs)):
             request = {"device": self._device, "method": subject.method}
-            found = await prepare(name, "probe", subject.worker, "prepare_probe", request, PROBE_DEADLINE_S)
-            if isinstance(found, SubjectFailed):
-                return found
-            probes.append(found)
+            probes.append(await prepare(name, "probe", subject.worker, "prepare_probe", request, PROBE_DEADLINE_S))
         rounds = await measure_in_turn(probes, (), PROBE_PLAN, self._seed)
-        if isinstance(rounds, SubjectFailed):
-            return rounds
         for probe in probes:
             await end(probe)
         return self_noise(probes[0], probes[1], rounds, self._seed) * probes[0].time_us

@@ -178,35 +178,30 @@ class Rounds:
         return [block for found in self.of(name) for block in found.blocks[name]]
 
 
-@dataclass(frozen=True)
-class SubjectFailed:
+class SubjectFailed(Exception):
     """A subject could not be prepared, or failed while it was timed. `is_gone`: its process ended, timed out or lost
     its device, and is unusable; `is_disconnected`: it was on another machine, and the connection was lost."""
 
-    name: str
-    message: str
-    is_gone: bool = False
-    is_disconnected: bool = False
+    def __init__(self, name: str, message: str, *, is_gone: bool = False, is_disconnected: bool = False) -> None:
+        super().__init__(message)
+        self.name, self.message = name, message
+        self.is_gone, self.is_disconnected = is_gone, is_disconnected
 
 
 async def measure_in_turn(
     subjects: Sequence[Subject], baselines: Sequence[Subject], plan: TimingPlan, seed: int
-) -> Rounds | SubjectFailed:
+) -> Rounds:
     """Measure rounds of all subjects until each compares clearly with the first. A baseline is dropped once another is
-    clearly faster. The first round wakes the clocks and is discarded, unless each call takes long."""
+    clearly faster. The first round wakes the clocks and is discarded, unless each call takes long. This and all other
+    requests raise SubjectFailed."""
     draw, started, racing = random.Random(seed), time.monotonic(), list(baselines)
     rounds: list[Round] = []
     woken = await _round([*subjects, *racing], plan, draw)
-    if isinstance(woken, SubjectFailed):
-        return woken
     if all(subject.is_long for subject in (*subjects, *racing)):
         rounds.append(woken)
     n_at_most = _n_rounds(time.monotonic() - started, plan)
     while len(rounds) < n_at_most:
-        found = await _round([*subjects, *racing], plan, draw)
-        if isinstance(found, SubjectFailed):
-            return found
-        rounds.append(found)
+        rounds.append(await _round([*subjects, *racing], plan, draw))
         racing = [each for each in racing if not _is_beaten(each, racing, rounds)]
         if len(rounds) >= plan.min_rounds and len(rounds) % 2 == 0 and _is_clear(rounds, [*subjects, *racing]):
             break
@@ -215,13 +210,13 @@ async def measure_in_turn(
 
 async def prepare(
     name: str, subject_id: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
-) -> Subject | SubjectFailed:
-    """Have a worker prepare a subject. A refusal or the loss of the worker is a value."""
+) -> Subject:
+    """Have a worker prepare a subject."""
     answer = await _ask(name, worker, command, {"subject": subject_id, **request}, deadline_s)
-    return answer if isinstance(answer, SubjectFailed) else Subject(name, subject_id, worker, answer)
+    return Subject(name, subject_id, worker, answer)
 
 
-async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
+async def aligned(theirs: Subject, ours: Subject) -> Subject:
     """Give theirs as many calls per sample as ours, as far as its samples stay short, and enqueue them as ours are. The
     overhead of a sample then weighs the same on both sides. A stream and a CUDA graph differ by microseconds per
     launch, whatever they compute."""
@@ -232,14 +227,12 @@ async def aligned(theirs: Subject, ours: Subject) -> Subject | SubjectFailed:
         return theirs
     request = {"subject": theirs.subject_id, "n_calls": wanted, "method": ours.method}
     answer = await _ask(theirs.name, theirs.worker, "set_calls", request, BLOCK_DEADLINE_S)
-    if isinstance(answer, SubjectFailed):
-        return answer
     # On a stream it may have fewer than requested, and some have graphs of their own: another request would not help.
     asked = {"asked_calls": wanted, "asked_method": ours.method}
     return Subject(theirs.name, theirs.subject_id, theirs.worker, {**answer, **asked})
 
 
-async def end(subject: Subject) -> Mapping[str, Any] | SubjectFailed:
+async def end(subject: Subject) -> Mapping[str, Any]:
     """Free a subject's buffers; return its process's view of its results."""
     return await _ask(
         subject.name, subject.worker, "end_timing", {"subject": subject.subject_id}, deadline_s=BLOCK_DEADLINE_S
@@ -271,15 +264,12 @@ def _is_beaten(baseline: Subject, racing: Sequence[Subject], rounds: Sequence[Ro
     )
 
 
-async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Random) -> Round | SubjectFailed:
+async def _round(subjects: Sequence[Subject], plan: TimingPlan, draw: random.Random) -> Round:
     order = list(subjects)
     draw.shuffle(order)
     found: dict[str, list[Block]] = {subject.name: [] for subject in subjects}
     for subject, is_second in _there_and_back(order):
-        block = await _block(subject, plan, is_second)
-        if isinstance(block, SubjectFailed):
-            return block
-        found[subject.name].append(block)
+        found[subject.name].append(await _block(subject, plan, is_second))
     return Round({name: (blocks[0], blocks[1]) for name, blocks in found.items()})
 
 
@@ -288,7 +278,7 @@ def _there_and_back(order: Sequence[Subject]) -> Iterator[tuple[Subject, bool]]:
     yield from ((subject, True) for subject in reversed(order))
 
 
-async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block | SubjectFailed:
+async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block:
     """Request cold samples. Samples that are reported but never compared are taken once a round."""
     n_warm_samples = min(plan.n_warm_samples, 1) if subject.is_long else plan.n_warm_samples
     request = {
@@ -298,8 +288,6 @@ async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block |
         "n_operator_calls": subject.n_operator_calls if plan.has_operator_calls and not is_second else 0,
     }
     answer = await _ask(subject.name, subject.worker, "time_block", request, BLOCK_DEADLINE_S)
-    if isinstance(answer, SubjectFailed):
-        return answer
     return Block(
         cold_us=tuple(answer["cold_us"]),
         places=tuple(answer["places"]),
@@ -311,20 +299,20 @@ async def _block(subject: Subject, plan: TimingPlan, is_second: bool) -> Block |
 
 async def _ask(
     name: str, worker: Asker, command: str, request: Mapping[str, Any], deadline_s: float
-) -> Mapping[str, Any] | SubjectFailed:
-    """Return a good answer, or the failure."""
+) -> Mapping[str, Any]:
+    """Return a good answer. Raises SubjectFailed for any other."""
     try:
         answer = await worker.ask(command, request, deadline_s=deadline_s)
     except KernelLspError as error:
         is_disconnected = isinstance(error, ConnectionLostError)
-        return SubjectFailed(name, error.message, is_gone=True, is_disconnected=is_disconnected)
+        raise SubjectFailed(name, error.message, is_gone=True, is_disconnected=is_disconnected) from error
     if not isinstance(answer, dict):
-        return SubjectFailed(name, answer.message, is_gone=True)
+        raise SubjectFailed(name, answer.message, is_gone=True)
     if "error" in answer:
-        return SubjectFailed(name, str(answer["error"]["message"]))
-    if answer["status"] in GOOD:
-        return answer
-    return SubjectFailed(name, str(answer["message"]), is_gone=answer["status"] == "crashed")
+        raise SubjectFailed(name, str(answer["error"]["message"]))
+    if answer["status"] not in GOOD:
+        raise SubjectFailed(name, str(answer["message"]), is_gone=answer["status"] == "crashed")
+    return answer
 
 
 GOOD = ("ready", "timed", "ended")
