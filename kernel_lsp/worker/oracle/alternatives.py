@@ -25,13 +25,13 @@ from .lost_nans import (
     STAND_INS_OF_NAN,
     FromTheLowest,
     Lost,
-    NansAs,
-    WithoutNans,
+    dropping_nans,
     from_the_lowest,
     lost_in,
     lost_nowhere,
     may_lose_nans,
     other_starts,
+    selecting_by,
 )
 from .selection_outputs import (
     Orders,
@@ -97,7 +97,7 @@ class Answers:
             return []
         ways = []
         for way in range(N_WAYS):
-            with WithoutNans(way):
+            with dropping_nans(way):
                 ways.append(self.again())
         return ways
 
@@ -202,7 +202,7 @@ def _nan_gradients(of: Answers) -> None:
         leaves = leaves_of(captured, [widened(value) for value in of.values()])
         outputs = run_exact(captured.program, leaves)
         gradients = [gradient.double() for gradient in of.case.gradients]
-        with NansAs(stand_in):
+        with selecting_by(stand_in):
             others.append(differentiate(captured, outputs, leaves, gradients))
     if has_attention(captured.program):
         with attention_by_its_formula():
@@ -222,7 +222,7 @@ def _initial_extremes(of: Answers) -> None:
 def _dropped_nans(of: Answers) -> None:
     others: list[list[torch.Tensor]] = []
     for mode in [] if of.run.is_backward else other_starts(of.run.captured):
-        with WithoutNans(0), mode:
+        with dropping_nans(0), mode:
             others.append(of.again())
     found = zip(of.plain, of.native, zip(*of.without_nans), zip(*others) if others else [()] * len(of.plain))
     lost = [lost_nowhere(e) if of.is_fixed(e) else lost_in(e, n, ways, starts) for e, n, ways, starts in found]

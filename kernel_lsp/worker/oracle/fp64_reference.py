@@ -247,19 +247,32 @@ class ReferenceRun:
     seed: int
     is_backward: bool
 
+    def exact(
+        self,
+        values: Sequence[torch.Tensor],
+        gradients: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+        *,
+        widen: Widen = widened,
+        moved: Moved | None = None,
+    ) -> list[torch.Tensor]:
+        """Return the fp64 results: outputs, or the gradients of the wanted arguments, from `gradients` of outputs."""
+        if not self.is_backward:
+            with torch.no_grad():
+                return run_exact(self.captured.program, values, moved=moved, widen=widen)
+        leaves = leaves_of(self.captured, [widen(value) for value in values])
+        outputs = run_exact(self.captured.program, leaves, moved=moved)
+        return differentiate(self.captured, outputs, leaves, gradients(outputs))
+
     def expected(self, case: Case, original: Case) -> list[torch.Tensor]:
-        """Return the fp64 results: outputs, or the gradients of the wanted arguments. Fills in the original's
-        gradients."""
+        """Return the fp64 results on a case's own inputs. Fills in the original's gradients."""
+
+        def drawn(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            original.gradients = self._gradients(outputs)
+            return [gradient.to(outputs[0].device).double() for gradient in original.gradients]
+
         values = placeholder_values(self.captured, case)
         try:
-            if not self.is_backward:
-                with torch.no_grad():
-                    return run_exact(self.captured.program, values)
-            leaves = leaves_of(self.captured, [widened(value) for value in values])
-            outputs = run_exact(self.captured.program, leaves)
-            original.gradients = self._gradients(outputs)
-            gradients = [gradient.to(outputs[0].device).double() for gradient in original.gradients]
-            return differentiate(self.captured, outputs, leaves, gradients)
+            return self.exact(values, drawn)
         except Exception as error:  # any operator may refuse these sizes or values, with any exception
             raise _refused(self.captured, error) from None
 

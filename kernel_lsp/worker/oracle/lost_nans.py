@@ -18,6 +18,8 @@ CONVOLUTION = "aten.convolution."
 N_WAYS = 2
 STAND_INS_OF_NAN = (1e30, -1e30, 0.0)
 """Replacements of NaN: beyond any threshold, on both sides, and between two."""
+CONCERNED = {"nan_zero": slice(1), "gated_gradient": slice(1, None)}
+"""The arguments whose NaN counts, for kinds of which not all do: the value, and all but the gradient."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,31 @@ def may_lose_nans(captured: Captured) -> bool:
     return captured.has("nan_lowest", "nan_highest", "nan_either", "nan_zero")
 
 
-class WithoutNans(TorchDispatchMode):
-    """Replaces NaN in the arguments of operations that drop it: by the lower limit for `way` 0, by the upper one for
-    1."""
+class NansReplaced(TorchDispatchMode):
+    """Replaces NaN in the arguments of operations: `stand_ins` has a number for each kind of them, a word of
+    `operators.json`. The first kind that an operation is of counts."""
 
-    def __init__(self, way: int) -> None:
+    def __init__(self, **stand_ins: float) -> None:
         super().__init__()
-        self._limit = (NEVER_THE_LARGEST, NEVER_THE_LEAST)[way]
+        self._stand_ins = stand_ins
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        stand_in = self._stand_in(func)
-        if stand_in is not None:
-            args = tuple(_replaced(arg, stand_in) for arg in args)
+        kind = next((kind for kind in self._stand_ins if is_a(func, kind)), None)
+        if kind is not None:
+            places = range(len(args))[CONCERNED.get(kind, slice(None))]
+            args = tuple(_replaced(arg, self._stand_ins[kind]) if at in places else arg for at, arg in enumerate(args))
         return func(*args, **(kwargs or {}))
 
-    def _stand_in(self, func: object) -> float | None:
-        if is_a(func, "nan_lowest"):
-            return NEVER_THE_LARGEST
-        if is_a(func, "nan_highest"):
-            return NEVER_THE_LEAST
-        return self._limit if is_a(func, "nan_either") else None
+
+def dropping_nans(way: int) -> NansReplaced:
+    """Return the mode in which operations drop NaN: by the lower limit for `way` 0, by the upper one for 1."""
+    limit = (NEVER_THE_LARGEST, NEVER_THE_LEAST)[way]
+    return NansReplaced(nan_lowest=NEVER_THE_LARGEST, nan_highest=NEVER_THE_LEAST, nan_either=limit)
+
+
+def selecting_by(stand_in: float) -> NansReplaced:
+    """Return the mode in which a number stands for NaN where that selects a piece of a gradient."""
+    return NansReplaced(ordering=stand_in, gated_gradient=stand_in)
 
 
 def other_starts(captured: Captured) -> list[TorchDispatchMode]:
@@ -62,7 +69,7 @@ def other_starts(captured: Captured) -> list[TorchDispatchMode]:
     if captured.has("maximum_of_many", "minimum_of_many"):
         modes.append(FromTheLowest())
     if captured.has("nan_zero"):
-        modes.append(WithoutSides())
+        modes.append(NansReplaced(nan_zero=0.0))  # the sum of a maximum and a minimum with zero, by `fmaxf` and `fminf`
     if captured.has("convolution", "convolution_gradient"):
         modes.append(SkippedPadding())
     return modes
@@ -114,15 +121,6 @@ class FromTheLowest(TorchDispatchMode):
         return _begun(result, is_largest=is_largest)
 
 
-class WithoutSides(TorchDispatchMode):
-    """Returns zero for NaN from a sum of a maximum and a minimum with zero, as `fmaxf` and `fminf` do."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_a(func, "nan_zero"):
-            args = (_replaced(args[0], 0.0), *args[1:])
-        return func(*args, **(kwargs or {}))
-
-
 class SkippedPadding(TorchDispatchMode):
     """Convolutions whose NaN weights skip the zeros of the padding."""
 
@@ -144,18 +142,3 @@ def _begun(value: torch.Tensor, *, is_largest: bool) -> torch.Tensor:
 def _replaced(value: Any, stand_in: float) -> Any:
     is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
     return torch.where(torch.isnan(value), stand_in, value) if is_number else value
-
-
-class NansAs(TorchDispatchMode):
-    """Replaces NaN by a number where it selects a piece of a gradient."""
-
-    def __init__(self, stand_in: float) -> None:
-        super().__init__()
-        self._stand_in = stand_in
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_a(func, "ordering"):
-            args = tuple(_replaced(arg, self._stand_in) for arg in args)
-        elif is_a(func, "gated_gradient"):
-            args = (args[0], *(_replaced(arg, self._stand_in) for arg in args[1:]))
-        return func(*args, **(kwargs or {}))

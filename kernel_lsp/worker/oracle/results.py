@@ -12,7 +12,6 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.program import quiet
-from ..capture.validation import differentiate, leaves_of
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..failure import Failure
@@ -20,7 +19,7 @@ from ..gpu.device import once_there_is_memory
 from ..host import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
-from .fp64_reference import CPU, ReferenceRun, run_exact
+from .fp64_reference import CPU, ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
 from .sampling import Sample
 from .selection_outputs import Chosen, chosen_among
@@ -117,14 +116,11 @@ def _perturbed(run: ReferenceRun, case: Case, sign: int, draw: int = 0) -> tuple
         return _but_held(_moved(value, sign, generator), value, held) if isinstance(value, torch.Tensor) else value
 
     moved = _Roundings(generator, sign, _amplified(captured))
-    if not run.is_backward:
-        with torch.no_grad():
-            results = run_exact(captured.program, placed, moved=moved, widen=widen)
-        return results, moved.is_amplified
-    leaves = leaves_of(captured, [widen(value) for value in placed])
-    outputs = run_exact(captured.program, leaves, moved=moved)
-    gradients = [_moved(gradient, sign, generator) for gradient in case.gradients]
-    return differentiate(captured, outputs, leaves, gradients), moved.is_amplified
+
+    def gradients(_: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [_moved(gradient, sign, generator) for gradient in case.gradients]
+
+    return run.exact(placed, gradients, widen=widen, moved=moved), moved.is_amplified
 
 
 def _asked_for(captured: Captured) -> list[float]:
