@@ -6,7 +6,7 @@ The cheap filters come first. An attempt depends on its seed and index alone, ap
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,21 +60,6 @@ async def trace_target(worker: Worker, target: str, directory: Path) -> Trace:
     source = read_target(target, directory)
     request = {"source": source.model_dump(mode="json")}
     return Trace.model_validate(await worker.ask("trace_task", request, deadline_s=TRACE_DEADLINE_S))
-
-
-async def trace_held_out(worker: Worker, targets: Sequence[str], directory: Path) -> HeldOut:
-    """Trace every held-out task. Those that cannot be traced are listed, and compared with nothing."""
-    traces: dict[str, Trace] = {}
-    untraced: dict[str, str] = {}
-    for target in targets:
-        if not worker.is_alive:
-            untraced[target] = "the worker ended before"
-            continue
-        try:
-            traces[target] = await trace_target(worker, target, directory)
-        except KernelLspError as error:
-            untraced[target] = error.message
-    return HeldOut(traces, untraced)
 
 
 DRAW_DEADLINE_S = 30.0
@@ -247,67 +232,35 @@ def _frozen(value: Any) -> Any:
 def inefficiencies(graph: Graph) -> tuple[str, ...]:
     """Return a message for each inefficient step, in the graph's order."""
     view = GraphView(graph)
-    found = (rule(node, view) for node in graph.nodes for rule in _RULES)
-    return tuple(message for message in found if message)
+    return tuple(message for node in graph.nodes for message in _inefficiencies(node, view))
 
 
-def _linear_of_linear(node: GraphNode, view: GraphView) -> str:
-    inner = _inner(node, view)
-    if base_op(node.op) not in LINEAR or inner is None or base_op(inner.op) not in LINEAR:
-        return ""
-    return f"{base_op(node.op)} of {base_op(inner.op)}: two linear maps in a row are one"
-
-
-def _sum_of_linear(node: GraphNode, view: GraphView) -> str:
-    inner = _inner(node, view)
-    if base_op(node.op) not in SUMS or inner is None:
-        return ""
-    if base_op(inner.op) in LINEAR:
-        return f"{base_op(node.op)} of {base_op(inner.op)}: the weights can be summed instead"
-    return "two sums in a row are one" if base_op(inner.op) in SUMS else ""
-
-
-def _norm_of_shift(node: GraphNode, view: GraphView) -> str:
-    inner = _inner(node, view)
-    if base_op(node.op) not in NORMS or inner is None or base_op(inner.op) not in ("add", "sub"):
-        return ""
-    is_number = len(inner.arguments) > 1 and isinstance(inner.arguments[1], int | float)
-    return f"{base_op(node.op)} removes the constant that is added before" if is_number else ""
-
-
-def _numbers_in_a_row(node: GraphNode, view: GraphView) -> str:
-    inner, op = _inner(node, view), base_op(node.op)
-    if op not in ("add", "mul", "div", "sub") or inner is None or base_op(inner.op) != op:
-        return ""
-    both = all(len(each.arguments) > 1 and isinstance(each.arguments[1], int | float) for each in (node, inner))
-    return f"{op} of two numbers in a row is one" if both else ""
-
-
-def _ranking_of_monotone(node: GraphNode, view: GraphView) -> str:
-    inner = _inner(node, view)
-    if base_op(node.op) not in RANKING or inner is None or base_op(inner.op) not in MONOTONE:
-        return ""
-    return f"{base_op(node.op)} of {base_op(inner.op)}, which keeps the order"
-
-
-def _diagonal_product(node: GraphNode, view: GraphView) -> str:
+def _inefficiencies(node: GraphNode, view: GraphView) -> Iterator[str]:
+    op, inner = base_op(node.op), _inner(node, view)
+    of = "" if inner is None else base_op(inner.op)
+    is_constant = inner is not None and _has_number(inner)
+    if op in LINEAR and of in LINEAR:
+        yield f"{op} of {of}: two linear maps in a row are one"
+    if op in SUMS and of in LINEAR:
+        yield f"{op} of {of}: the weights can be summed instead"
+    if op in SUMS and of in SUMS:
+        yield "two sums in a row are one"
+    if op in NORMS and of in ("add", "sub") and is_constant:
+        yield f"{op} removes the constant that is added before"
+    if op == of and op in ("add", "mul", "div", "sub") and is_constant and _has_number(node):
+        yield f"{op} of two numbers in a row is one"
+    if op in RANKING and of in MONOTONE:
+        yield f"{op} of {of}, which keeps the order"
     operands = [view.nodes.get(referred(each) or "") for each in node.arguments]
-    if base_op(node.op) not in LINEAR:
-        return ""
-    return "product with a diagonal matrix" if any(e and base_op(e.op) == "diag_embed" for e in operands) else ""
+    if op in LINEAR and any(each and base_op(each.op) == "diag_embed" for each in operands):
+        yield "product with a diagonal matrix"
+
+
+def _has_number(node: GraphNode) -> bool:
+    return len(node.arguments) > 1 and isinstance(node.arguments[1], int | float)
 
 
 def _inner(node: GraphNode, view: GraphView) -> GraphNode | None:
     """Return the node that computes the first computed operand, through views; `addmm` has its bias first."""
     found = view.operand(node, 1 if base_op(node.op) == "addmm" else 0)
     return view.through(found, *VIEWS)
-
-
-_RULES: tuple[Callable[[GraphNode, GraphView], str], ...] = (
-    _linear_of_linear,
-    _sum_of_linear,
-    _norm_of_shift,
-    _numbers_in_a_row,
-    _ranking_of_monotone,
-    _diagonal_product,
-)

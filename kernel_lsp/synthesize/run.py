@@ -25,7 +25,7 @@ from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
-from kernel_lsp.synthesize.attempt import FILTERS, Attempt, Attempts, HeldOut, trace_held_out
+from kernel_lsp.synthesize.attempt import FILTERS, Attempt, Attempts, HeldOut, trace_target
 from kernel_lsp.synthesize.index import Journal, open_journal, write_index, write_task
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
@@ -215,22 +215,23 @@ async def _crawl_share(workers: _Workers, slot: int) -> list[dict[str, object]]:
 
 
 async def _traced(workers: _Workers, targets: Sequence[str]) -> HeldOut:
-    """Trace the held-out tasks, a share in each process."""
+    """Trace the held-out tasks, a share in each process. What cannot be traced is compared with nothing."""
+    held_out = HeldOut({})
 
-    async def share(slot: int) -> HeldOut:
-        found = HeldOut({})
+    async def share(slot: int) -> None:
         for target in targets[slot :: workers.n]:
-            one = await trace_held_out(await workers.get(slot), [target], Path.cwd())
-            found = HeldOut({**found.traces, **one.traces}, {**found.untraced, **one.untraced})
-        return found
+            worker = await workers.get(slot)
+            try:
+                held_out.traces[target] = await trace_target(worker, target, Path.cwd())
+            except KernelLspError as error:
+                held_out.untraced[target] = error.message
 
     try:
-        shares = await asyncio.gather(*(share(slot) for slot in range(workers.n)))
+        await asyncio.gather(*map(share, range(workers.n)))
     except KernelLspError as error:
         raise EnvironmentProblem(f"held-out tasks cannot be traced: {error.message}") from error
     return HeldOut(
-        {target: trace for one in shares for target, trace in one.traces.items()},
-        {target: why for one in shares for target, why in one.untraced.items()},
+        *({name: part[name] for name in targets if name in part} for part in (held_out.traces, held_out.untraced))
     )
 
 

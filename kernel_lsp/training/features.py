@@ -189,7 +189,7 @@ def launch_features(text: str, task: Task) -> dict[str, float]:
         "launch.elements_per_thread": log2(elements) - log2(threads),
         "launch.scratch_bytes": log2(scratch),
         "launch.cooperative": float(any(each.attributes.get("cooperative") for each in launches)),
-        "launch.cluster": _most(log2(each.attributes.get("cluster", 1)) for each in launches),
+        "launch.cluster": max((log2(each.attributes.get("cluster", 1)) for each in launches), default=0.0),
     }
     shapes: dict[str, Callable[[BoundLaunch], float]] = {
         "blocks": lambda each: log2(each.n_blocks),
@@ -198,7 +198,7 @@ def launch_features(text: str, task: Task) -> dict[str, float]:
         "waves": _waves,
     }
     for name, shape in shapes.items():
-        found[f"launch.{name}"] = _most(map(shape, launches))
+        found[f"launch.{name}"] = max(map(shape, launches), default=0.0)
         found[f"launch.{name}.least"] = min(map(shape, launches), default=0.0)
     found |= {f"text.{token}": log2(text.count(token)) for token in TOKENS}
     return found | {"text.length": log2(len(text))}
@@ -273,7 +273,3 @@ def _number(value: int | str) -> float:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found) if found else 0.0
-
-
-def _most(values: Iterable[float]) -> float:
-    return max(values, default=0.0)

@@ -21,33 +21,11 @@ from .tensors import NORMAL, POSITIVE, RANGES, STRATEGIES, UNIT, call_operator, 
 
 MODULE, FUNCTION = "module", "function"
 EXCLUDED_PARTS = (
-    *("dropout", "rrelu", "random", "rand", "bernoulli", "multinomial", "normal_", "poisson", "gumbel", "fractional"),
-    *("quantize", "quantized", "cudnn", "miopen", "mkldnn", "sparse", "fbgemm", "backward", "native_", "convolution"),
-    *(
-        "lazy",
-        "container",
-        "crossmaplrn",
-        "triton",
-        "_copy",
-        "unsafe",
-        "cholesky",
-        "svd",
-        "lstsq",
-        "pinverse",
-        "slogdet",
-    ),
-    *(
-        "matrix_exp",
-        "matrix_power",
-        "renorm",
-        "as_strided",
-        "resize",
-        "empty",
-        "storage",
-        "batch_norm_",
-        "embedding_renorm",
-    ),
-)
+    "dropout rrelu random rand bernoulli multinomial normal_ poisson gumbel fractional quantize quantized cudnn "
+    "miopen mkldnn sparse fbgemm backward native_ convolution lazy container crossmaplrn triton _copy unsafe "
+    "cholesky svd lstsq pinverse slogdet matrix_exp matrix_power renorm as_strided resize empty storage "
+    "batch_norm_ embedding_renorm"
+).split()
 """Parts of names that are left out: random draws, other layouts and vendors, factorizations, and internal forms."""
 EXCLUDED = frozenset(
     "Module ModuleList ModuleDict Sequential ParameterList ParameterDict Identity Flatten Unflatten clone detach alias "
@@ -245,11 +223,8 @@ def _run(
     except Exception:  # whatever an operator says of drawn arguments, they are not for it
         return names.names, None
     memory = first.untyped_storage().data_ptr()
-    if not isinstance(result, torch.Tensor) or result.untyped_storage().data_ptr() == memory:
-        return names.names, None
-    if not torch.equal(before, first):
-        return names.names, None
-    return names.names, result
+    is_new = isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() != memory
+    return names.names, result if is_new and torch.equal(before, first) else None
 
 
 def _is_good(result: Any) -> bool:
