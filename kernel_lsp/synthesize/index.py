@@ -28,11 +28,8 @@ def task_name(attempt: Attempt) -> str:
     return f"{attempt.index:06d}_{re.sub(r'[^a-z0-9_]', '', words)[:MAX_NAME].strip('_')}.py"
 
 
-def write_task(folder: SynthesisFolder, attempt: Attempt) -> Path:
-    path = folder.tasks / task_name(attempt)
-    if not path.exists() or path.read_text(encoding="utf-8") != attempt.text:
-        path.write_text(attempt.text, encoding="utf-8")
-    return path
+def write_task(folder: SynthesisFolder, attempt: Attempt) -> None:
+    (folder.tasks / task_name(attempt)).write_text(attempt.text, encoding="utf-8")
 
 
 def write_index(folder: SynthesisFolder, request: SynthesisRequest, accepted: Sequence[Attempt]) -> None:

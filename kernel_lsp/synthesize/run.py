@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
-from kernel_lsp.synthesize.attempt import FILTERS, Attempt, Attempts, HeldOut, trace_target
+from kernel_lsp.synthesize.attempt import FILTERS, Attempt, Attempts, HeldOut, Trace, trace_target
 from kernel_lsp.synthesize.index import Journal, open_journal, write_index, write_task
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
@@ -113,46 +114,34 @@ async def _run(
     folder: SynthesisFolder,
     progress: Progress,
 ) -> None:
-    started, waiting = time.monotonic(), _indices(journal)
-    settled = _Settled(synthesis, journal, folder)
-    settled.go_on()
+    started = time.monotonic()
+    waiting = (index for index in itertools.count() if index not in journal.attempts)
+    next_settled = 0
+
+    def settle() -> None:
+        """Settle attempts in the order of their indices, as far as they are known."""
+        nonlocal next_settled
+        while not synthesis.is_complete and next_settled in journal.attempts:
+            n_before = len(synthesis.accepted)
+            synthesis.settle(journal.attempts[next_settled])
+            if len(synthesis.accepted) > n_before:
+                write_task(folder, synthesis.accepted[-1])
+            next_settled += 1
+
+    settle()
 
     async def work(slot: int) -> None:
         while not (synthesis.is_complete or synthesis.is_exhausted):
             index = next(waiting)
             journal.add(await attempts.attempt(await workers.get(slot), index, synthesis.hashes))
             (folder.drafts / f"task_{index}.py").unlink(missing_ok=True)
-            settled.go_on()
+            settle()
             synthesis.elapsed_s = time.monotonic() - started
             progress(synthesis)
 
     async with asyncio.TaskGroup() as group:
         for slot in range(workers.n):
             group.create_task(work(slot))
-
-
-def _indices(journal: Journal) -> Iterator[int]:
-    """Yield the indices that were not attempted, from the smallest on."""
-    index = 0
-    while True:
-        if index not in journal.attempts:
-            yield index
-        index += 1
-
-
-class _Settled:
-    """Settle attempts in the order of their indices, as far as they are known."""
-
-    def __init__(self, synthesis: Synthesis, journal: Journal, folder: SynthesisFolder) -> None:
-        self._synthesis, self._journal, self._folder, self._next = synthesis, journal, folder, 0
-
-    def go_on(self) -> None:
-        while not self._synthesis.is_complete and self._next in self._journal.attempts:
-            n_before = len(self._synthesis.accepted)
-            self._synthesis.settle(self._journal.attempts[self._next])
-            if len(self._synthesis.accepted) > n_before:
-                write_task(self._folder, self._synthesis.accepted[-1])
-            self._next += 1
 
 
 class _Workers:
@@ -216,23 +205,22 @@ async def _crawl_share(workers: _Workers, slot: int) -> list[dict[str, object]]:
 
 async def _traced(workers: _Workers, targets: Sequence[str]) -> HeldOut:
     """Trace the held-out tasks, a share in each process. What cannot be traced is compared with nothing."""
-    held_out = HeldOut({})
+    traces: dict[str, Trace] = {}
+    untraced: dict[str, str] = {}
 
     async def share(slot: int) -> None:
         for target in targets[slot :: workers.n]:
             worker = await workers.get(slot)
             try:
-                held_out.traces[target] = await trace_target(worker, target, Path.cwd())
+                traces[target] = await trace_target(worker, target, Path.cwd())
             except KernelLspError as error:
-                held_out.untraced[target] = error.message
+                untraced[target] = error.message
 
     try:
         await asyncio.gather(*map(share, range(workers.n)))
     except KernelLspError as error:
         raise EnvironmentProblem(f"held-out tasks cannot be traced: {error.message}") from error
-    return HeldOut(
-        *({name: part[name] for name in targets if name in part} for part in (held_out.traces, held_out.untraced))
-    )
+    return HeldOut(traces, untraced)
 
 
 class FilterCount(Noun):

@@ -254,9 +254,6 @@ class Policy:
         logarithms[:, 0] = np.inf
         return np.argsort(-logarithms, axis=1, kind="stable")
 
-    def to_json(self) -> dict[str, Any]:
-        return self.network.to_json()
-
 
 class Critic:
     """Predicts what an episode will still gain from the mean of the open candidates and the history."""

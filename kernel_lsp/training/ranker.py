@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -176,7 +176,7 @@ class Models:
             "features": self.names,
             "cost_model": self.cost_model.to_json(),
             "projection": {"means": self.projection.means.tolist(), "axes": self.projection.axes.tolist()},
-            "policy": self.policy.to_json(),
+            "policy": self.policy.network.to_json(),
         }
 
     @staticmethod
@@ -300,7 +300,7 @@ class ScheduleRanker:
         row = self._row(schedule)
         if row is None:
             return False
-        cost, of_default = self._models.cost_model(np.stack([row, self._first()])).tolist()
+        cost, of_default = self._models.cost_model(np.stack([row, self._vector(self._of_default)])).tolist()
         return bool(cost - of_default > np.log(MAX_COST))
 
     def _row(self, schedule: RealizedLike) -> Array | None:
@@ -309,20 +309,18 @@ class ScheduleRanker:
             of_schedule = schedule_features(schedule, self._task)
         except KernelLspError:
             return None
+        return self._vector(of_schedule)
+
+    def _vector(self, of_schedule: Mapping[str, float]) -> Array:
         found = candidate_features(self._of_task, of_schedule, self._of_default)
         return np.array([found.get(name, 0.0) for name in self._models.names])
-
-    def _first(self) -> Array:
-        """Return the features of the default."""
-        default = candidate_features(self._of_task, self._of_default, self._of_default)
-        return np.array([default.get(name, 0.0) for name in self._models.names])
 
     def _scores(self, x: Array, known: Sequence[tuple[Array, float]]) -> list[float]:
         """Return the predicted cost of each row: lower is better."""
         models = self._models
         if models.order == "cost_model":
             return models.cost_model(x).tolist()
-        first = self._first()
+        first = self._vector(self._of_default)
         reference_us = next((us for row, us in known if np.array_equal(row, first)), None)
         before = [(first, reference_us or 1.0)]
         if reference_us is not None:  # times count relative to the default's

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.archive import Archive
@@ -56,16 +56,8 @@ def profile_columns(report: ProfileReport | None) -> dict[str, str | None]:
     if report is None:
         return dict.fromkeys(PROFILE_COLUMNS)
     ran = {run.tool.partition(" ")[0] for run in report.tools if run.status == "ran"}
-    kernels = [kernel.model_dump(mode="json") for kernel in report.kernels] if report.kind == "measured" else None
-    eager = [kernel.model_dump(mode="json") for kernel in report.eager] if report.eager else None
-    return dict(zip(PROFILE_COLUMNS, map(_json, (kernels, eager, *_findings(report, ran))), strict=True))
-
-
-def _findings(report: ProfileReport, ran: set[str]) -> Iterator[list[Any] | None]:
+    found: list[Sequence[Noun] | None] = [report.kernels if report.kind == "measured" else None, report.eager or None]
     for source in (CLANG_TIDY, SANITIZER):
-        own = [finding.model_dump(mode="json") for finding in report.findings if finding.source == source]
-        yield own if source in ran else None
-
-
-def _json(value: list[Any] | None) -> str | None:
-    return None if value is None else json.dumps(value)
+        found.append([finding for finding in report.findings if finding.source == source] if source in ran else None)
+    texts = (None if rows is None else json.dumps([row.model_dump(mode="json") for row in rows]) for rows in found)
+    return dict(zip(PROFILE_COLUMNS, texts, strict=True))
