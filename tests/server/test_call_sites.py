@@ -67,6 +67,20 @@ async def test_a_use_before_the_archive_is_read_waits_for_it(tmp_path: Path) -> 
         assert new_texts(editor.asked("workspace/applyEdit")[0])["train.py"] == USED
 
 
+async def test_a_use_after_the_operator_s_folder_is_gone_says_how_it_comes_back(tmp_path: Path) -> None:
+    path = scripted(tmp_path)
+    (tmp_path / ".kernel-lsp" / "archive.sqlite3").touch()
+    listed = {"result": RunList(runs=(run_of_scale(path),)).model_dump(mode="json")}
+    write_script(tmp_path / "script", runs=[listed])
+    async with initialized(tmp_path, VSCODE, engine_script=tmp_path / "script", trusted=True) as editor:
+        await editor.command("useEverywhere", uri=editor.open(path), symbol="scale")
+        (told,) = await editor.until(lambda: editor.said("window/showMessage"))
+        assert told["message"] == (
+            "scale: kernels/scale.py has no operator to use. "
+            "`kernel-lsp export 1121-000000-abcdef --operator kernels` writes it again"
+        )
+
+
 async def test_revert_takes_back_every_file(tmp_path: Path) -> None:
     path = scripted(tmp_path)
     (tmp_path / "train.py").write_text(USED)

@@ -40,8 +40,14 @@ async def use_everywhere(state: State, path: Path, symbol: str) -> None:
     if run is None:  # the archive may not have been read yet: the first command starts the engine that reads it
         await state.load_runs(find_workspace(path.parent))
         run = state.knowledge.last_result(path, symbol)
-    if run is None or not is_offered(run.out, run.name):
+    if run is None:
         state.client.inform(f"{symbol} has no operator yet: optimize it first")
+        return
+    if not is_offered(run.out, run.name):
+        command = f"kernel-lsp export {run.run_id} --operator {run.out.name}"
+        state.client.inform(
+            f"{symbol}: {run.out.name}/{run.name}.py has no operator to use. `{command}` writes it again"
+        )
         return
     found = await _uses(run, is_module=takes_module(run.out, run.name))
     await _apply(state, found, f"Use {run.name}")
