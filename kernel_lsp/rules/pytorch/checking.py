@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.cached import Kept, uncollected
 from kernel_lsp.rules.finding import FINDING_BYTES, RuleFinding, shifted_finding
 from kernel_lsp.rules.pytorch import (
+    compiling,
     copies,
     cost,
     devices,
@@ -17,7 +18,7 @@ from kernel_lsp.rules.pytorch import (
     loading,
     memory,
     precision,
-    selection,
+    rows,
     sync,
     timing,
     training,
@@ -32,7 +33,22 @@ from kernel_lsp.rules.pytorch.trained import is_hot, may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(
-    *(sync, cost, copies, devices, memory, doubles, graphs, precision, usage, training, loading, timing, selection)
+    *(
+        sync,
+        cost,
+        copies,
+        devices,
+        memory,
+        doubles,
+        graphs,
+        precision,
+        usage,
+        training,
+        loading,
+        timing,
+        rows,
+        compiling,
+    )
 )
 RULES = tuple(check.rule for check in CHECKS)
 MAX_FINDINGS = 500

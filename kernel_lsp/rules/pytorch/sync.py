@@ -1,4 +1,4 @@
-"""KL101 to KL107: synchronizations between the CPU and the GPU."""
+"""KL101 to KL106: synchronizations between the CPU and the GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch import flow
-from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import Kind
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
@@ -19,14 +18,12 @@ from kernel_lsp.rules.pytorch.trained import (
     is_on_device,
     is_on_host,
     item_of_training,
-    runs_model,
 )
 from kernel_lsp.rules.pytorch.usage import turns_gradients_off
 from kernel_lsp.rules.rule import Hit
 
 _TO_HOST_METHODS = ("item", "tolist", "numpy", "cpu")
 _TO_SCALAR = ("float", "int", "bool", "complex")
-_LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use one operation over all of it"
 _DYNAMIC_FUNCTIONS = ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount")
 
 
@@ -259,51 +256,6 @@ def data_dependent_shape(scope: Scope) -> Iterator[Hit]:
             yield hit(scope, call, f"the size of what `{name}` gives depends on values: the CPU waits for it")
 
 
-@declare(
-    "KL107",
-    "loop-over-tensor",
-    WARNING,
-    on="forward",
-    needs=("for",),
-    summary="A Python loop over a dimension of a tensor",
-    why="""
-    Each round launches its own small kernels, at several microseconds each, and an unrolled graph grows with the size.
-    Write the loop as one operation over the dimension (broadcasting, `einsum`, `cumsum`, `scatter`, `vmap`). Where each
-    round needs the one before, one kernel can go over the dimension by itself.
-    """,
-    bad="""
-    import torch
-
-    def scale_rows(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        out = torch.empty_like(x)
-        for i in range(x.shape[0]):
-            out[i] = x[i] * scale[i]
-        return out
-    """,
-    good="""
-    import torch
-
-    def scale_rows(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return x * scale[:, None]
-    """,
-)
-def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
-    for loop in scope.loops:
-        goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
-        if isinstance(loop, ast.For) and goes_over and not (scope.owner is None and runs_model(loop, scope)):
-            if not is_recurrence(loop):
-                yield hit(scope, loop.iter, _LOOP_MESSAGE)
-            elif not calls_module(loop) and not is_for_inference(scope):
-                message = "loop-carried dependency: each iteration launches its own kernels, one kernel can do all"
-                yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
-    for comprehension in scope.comprehensions:
-        generator = comprehension.generators[0]
-        if isinstance(comprehension.elt, ast.Call | ast.BinOp) and _iterates_tensor(generator.iter, scope):
-            yield hit(scope, generator.iter, _LOOP_MESSAGE)
-        elif _picks_rows(comprehension, scope):
-            yield Hit(scope.module.range(generator.iter), _LOOP_MESSAGE, (), INFORMATION)
-
-
 def _read_by_callee(call: ast.Call, scope: Scope) -> str:
     """Return ``push()`` for a call of a function or method of the file that reads back an argument from the device."""
     given = [position for position, each in enumerate(call.args) if is_on_device(each, scope)]
@@ -465,78 +417,3 @@ def _is_wanted_on_cpu(call: ast.Call, scope: Scope) -> bool:
     if isinstance(parent, ast.Attribute) and parent.attr == "numpy" and is_for_inference(scope):
         return True
     return isinstance(parent, ast.Call) and scope.dotted(parent.func).rpartition(".")[2] in _CPU_ARGUMENTS
-
-
-def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:
-    match iterated:
-        case ast.Call(func=ast.Name(id="enumerate" | "zip" | "reversed"), args=arguments):
-            return any(_iterates_tensor(argument, scope) for argument in arguments)
-        case ast.Call() if scope.function_name(iterated) == "unbind":
-            return True
-    return scope.is_tensor(iterated)
-
-
-def _counts_size(loop: ast.For, scope: Scope) -> bool:
-    """Return whether the loop is ``for i in range(x.shape[0])`` with ``y[i]`` of a tensor in its body."""
-    counted = loop.iter
-    match counted:
-        case ast.Call(func=ast.Name(id="reversed"), args=[inner]):
-            counted = inner
-    match counted, loop.target:
-        case ast.Call(func=ast.Name(id="range"), args=arguments), ast.Name(id=index):
-            pass
-        case _:
-            return False
-    is_compared = isinstance(loop, ast.For) and not calls_module(loop) and _compares_with(loop, index, scope)
-    if not any(scope.kind(argument) is Kind.SIZE for argument in arguments):
-        return is_compared or _writes_rows(loop, index, scope)
-    return any(
-        scope.is_tensor(subscript.value) and _indexes_with(subscript.slice, index, len(arguments) < 3)
-        for statement in loop.body
-        for subscript in nodes_in(statement)
-        if isinstance(subscript, ast.Subscript)
-    )
-
-
-def _picks_rows(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, scope: Scope) -> bool:
-    """Return whether each element is computed from one row of a tensor: ``[f(x[i]) for i in range(x.shape[0])]``."""
-    counted, target = node.generators[0].iter, node.generators[0].target
-    is_size = flow.called_name(counted) == "range" and scope.kind(getattr(counted, "args", [node])[-1]) is Kind.SIZE
-    rows = [each for each in nodes_of(node.elt, ast.Subscript) if scope.is_tensor(each.value)]
-    is_computed = isinstance(node.elt, ast.Call | ast.BinOp) and is_size
-    return is_computed and isinstance(target, ast.Name) and any(_indexes_with(e.slice, target.id, False) for e in rows)
-
-
-def _writes_rows(loop: ast.For, index: str, scope: Scope) -> bool:
-    """Return whether each iteration computes one row of a tensor from parts of others: ``out[i] = x[a[i]].mean(0)``."""
-    count = loop.iter.args[-1] if isinstance(loop.iter, ast.Call) and loop.iter.args else None
-    if calls_module(loop) or is_recurrence(loop) or isinstance(count, ast.Constant):
-        return False
-    for node in nodes_in(loop):
-        match node:
-            case ast.Assign(targets=[ast.Subscript(value=out, slice=ast.Name(id=row))], value=ast.Call() as value):
-                if row == index and scope.is_tensor(out) and scope.is_tensor(value):
-                    return True
-    return False
-
-
-def _compares_with(loop: ast.For, index: str, scope: Scope) -> bool:
-    """Return whether each iteration selects its part of a batch by a comparison of a tensor: ``x[batch == i]``."""
-    compares = [node for statement in loop.body for node in nodes_of(statement, ast.Compare)]
-    return any(
-        isinstance(each.ops[0], ast.Eq)
-        and isinstance(each.comparators[0], ast.Name)
-        and each.comparators[0].id == index
-        and scope.is_tensor(each.left)
-        for each in compares
-    )
-
-
-def _indexes_with(node: ast.expr, name: str, by_one: bool) -> bool:
-    """Return whether the index is the counter. A slice up to it counts where the loop counts by one: with a step it is
-    a chunk."""
-    parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    bounds = [bound for part in parts if isinstance(part, ast.Slice) and by_one for bound in (part.lower, part.upper)]
-    return any(isinstance(part, ast.Name) and part.id == name for part in parts) or any(
-        inner.id == name for bound in bounds if bound for inner in nodes_of(bound, ast.Name)
-    )
