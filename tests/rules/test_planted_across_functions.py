@@ -236,6 +236,43 @@ cudaError_t run() {
     return cudaGetLastError();
 }
 """
+STATE = """struct State { float* best; int n; };
+cudaError_t reset(State& s) { return cudaMemset(s.best, VALUE, s.n * sizeof(float)); }
+"""
+PIPE = """__global__ void next(float* x, int n) { int i = blockIdx.x * 256 + threadIdx.x; if (i < n) x[i] += 1.0f; }
+struct Pipe { cudaStream_t copy, work; float* d; int n; };
+cudaError_t push(Pipe& p, const float* h) {
+    cudaError_t e = cudaMemcpyAsync(p.d, h, p.n * sizeof(float), cudaMemcpyHostToDevice, p.copy);
+    next<<<(p.n + 255) / 256, 256, 0, p.STREAM>>>(p.d, p.n);
+    return e != cudaSuccess ? e : cudaGetLastError();
+}
+"""
+TINT = """__global__ void tint(uchar4* img, int w, int h) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < w && y < h) img[y * w + x].x = 0;
+}
+static dim3 grid_of(int w, int h, dim3 b) { return dim3((w + b.x - 1) / b.x, (h + b.y - 1) / b.y); }
+cudaError_t run(uchar4* img, int w, int h) {
+    dim3 block(16, 16);
+    tint<<<grid_of(SIZES, block), block>>>(img, w, h);
+    return cudaGetLastError();
+}
+"""
+NET = """struct Net { float* w; int in, out; };
+cudaError_t load(Net& n, const float* h) {
+    cudaError_t e = cudaMalloc(&n.w, n.in * SIZE sizeof(float));
+    return e != cudaSuccess ? e : cudaMemcpy(n.w, h, n.in * n.out * sizeof(float), cudaMemcpyHostToDevice);
+}
+"""
+LIMIT = """__global__ void a(float* x) { extern __shared__ float s[]; s[threadIdx.x] = x[threadIdx.x]; }
+__global__ void b(float* x) { extern __shared__ float s[]; s[threadIdx.x] = x[threadIdx.x]; }
+cudaError_t run(float* x) {
+    cudaError_t e = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536);
+    if (e != cudaSuccess) return e;
+    b<<<1, 256, 65536>>>(x);
+    return cudaGetLastError();
+}
+"""
 TIMER = """struct Timer {
     cudaEvent_t a, b;
     float stop() { float ms = 0; cudaEventRecord(b); WAIT cudaEventElapsedTime(&ms, a, b); return ms; }
@@ -268,6 +305,11 @@ TIMER = """struct Timer {
         (COPY, "WAIT", "", "__pipeline_wait_prior(0);", "KL207"),
         (SIMULATION, "WAIT", "", "cudaStreamSynchronize(s_);", "KL268"),
         (RELEASE, "AFTER", "release(x); cudaMemset(x, 0, 4);", "release(x);", "KL269"),
+        (STATE, "VALUE", "1", "0", "KL254"),
+        (PIPE, "STREAM", "work", "copy", "KL270"),
+        (TINT, "SIZES", "h, w", "w, h", "KL256"),
+        (NET, "SIZE", "", "n.out *", "KL254"),
+        (LIMIT, "KERNEL", "a", "b", "KL232"),
         (TIMER, "WAIT", "", "cudaEventSynchronize(b);", "KL276"),
     ],
 )

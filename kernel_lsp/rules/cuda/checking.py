@@ -13,6 +13,7 @@ from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.function_summary import (
     FileFacts,
     FunctionFacts,
+    attributed,
     function_facts,
     read_plan,
 )
@@ -85,7 +86,7 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
         if soon is not None and is_more and monotonic() > next_s:
             _tell(soon, [*functions, *reading.known_behind(function)], parsed)
             next_s = monotonic() + AGAIN_S
-    facts = FileFacts(tuple(functions), read_plan(file), "cudaFuncSetAttribute" in text)
+    facts = FileFacts(tuple(functions), read_plan(file), attributed(text))
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(facts)]
     return _shown(found, parsed)

@@ -130,12 +130,16 @@ class CheckedPlan:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """The facts of the whole file. `sets_attributes` means that host code may raise the limit of dynamic shared
-    memory."""
+    """The facts of the whole file. `sets_attributes` are the functions for which host code may raise the limit of
+    dynamic shared memory."""
 
     functions: tuple[FunctionFacts, ...]
     plan: CheckedPlan
-    sets_attributes: bool
+    sets_attributes: frozenset[str]
+
+    def may_raise_limit(self, kernel: str) -> bool:
+        """Return whether an attribute is set for the kernel, or for a function that is no kernel of the file's."""
+        return kernel in self.sets_attributes or not self.sets_attributes <= {each.name for each in self.kernels}
 
     @cached_property
     def kernels(self) -> tuple[FunctionFacts, ...]:
@@ -148,6 +152,15 @@ class FileFacts:
         steps = [step for operation in operations for step in operation.steps if isinstance(step, Launch)]
         planned = [_planned_launch(self.plan, step) for step in steps]
         return (*planned, *(launch for function in self.functions for launch in function.launches))
+
+
+_ATTRIBUTED = re.compile(r"\bcudaFuncSetAttribute\s*\(\s*(?:[^,;]*[>()&:\s])?(\w+)\s*(?:<[^;]*?>)?\s*\)?\s*,")
+
+
+def attributed(text: str) -> frozenset[str]:
+    """Return the functions that attributes are set for, an empty name where one cannot be read."""
+    found = _ATTRIBUTED.findall(text)
+    return frozenset(found if len(found) == text.count("cudaFuncSetAttribute") else (*found, ""))
 
 
 def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> FunctionFacts:

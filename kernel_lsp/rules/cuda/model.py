@@ -64,6 +64,8 @@ class Function:
         self.caches: dict[str, dict] = {}
         self.given: dict[str, int] = {}
         """The values of parameters, where the function is followed from a call."""
+        self.arguments_given: dict[str, Node] = {}
+        """The arguments of that call, by the names of the parameters."""
         self.growths: dict[Meaning, Any] = {}
         self.parents: dict[int, Node | None] = {}
         """The known parents, by node id."""

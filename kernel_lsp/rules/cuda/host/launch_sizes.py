@@ -11,7 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of
-from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned
+from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned, said
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.variables import type_bytes
@@ -86,7 +86,7 @@ def _allocated(function: Function) -> Iterator[tuple[str, int]]:
         pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
         n_bytes = known_value(function, arguments[1]) if pointer is not None else None
         size = None if pointer is None else type_bytes(pointer.element)
-        if pointer is not None and n_bytes is not None and size:
+        if pointer is not None and function.named(pointer.name) and n_bytes is not None and size:
             yield pointer.name, n_bytes // size
 
 
@@ -94,8 +94,10 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
     """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
     checks for a part of a block that this grid does not have; else an empty text."""
     (threads_of, blocks), (grid_of, grids) = axes(function, parts[1]), axes(function, parts[0])
-    for axis, grid in enumerate(grids if grid_of is function else ()):
-        quotient = _quotient(function, grid)
+    for axis, grid in enumerate(grids):
+        quotient = (
+            _of_caller(grid_of, _quotient(grid_of, grid)) if grid_of is not function else _quotient(function, grid)
+        )
         if quotient is None or axis >= len(blocks):
             continue
         left, right, text = quotient
@@ -157,16 +159,24 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
         return (left, right, operator) if is_plain or _is_converted_name(function, left) else None
     if (found := returned(function, node)) is not None and depth <= MAX_NAMES:
         callee, value, given = found
-        quotient = _quotient(callee, value, depth + 1)
-        sides = [] if quotient is None else [given.get(callee.source(each), each) for each in quotient[:2]]
-        is_here = bool(sides) and all(not callee.names_in(each) or each in given.values() for each in sides)
-        return (sides[0], sides[1], quotient[2]) if is_here and quotient is not None else None
+        callee.arguments_given = given
+        return _of_caller(callee, _quotient(callee, value, depth + 1))
     inner = definition(function, node)
     if inner is None and node.type in ("parenthesized_expression", "cast_expression"):
         inner = node.child_by_field_id(fields.VALUE) or node.named_children[-1]
     if inner is None and node.type == "call_expression" and "cast" in function.callee(node):
         inner = next(iter(function.arguments(node)), None)
     return None if inner is None or depth > MAX_NAMES else _quotient(function, inner, depth + 1)
+
+
+def _of_caller(callee: Function, quotient: tuple[Node, Node, str] | None) -> tuple[Node, Node, str] | None:
+    """Return a quotient of a function's parameters as one of its arguments; None where it is made of other names."""
+    if quotient is None:
+        return None
+    given = callee.arguments_given
+    left, right = (given.get(callee.source(each), each) for each in quotient[:2])
+    is_of_given = all(not callee.names_in(each) or each in given.values() for each in (left, right))
+    return (left, right, quotient[2]) if is_of_given else None
 
 
 def _is_converted_name(function: Function, node: Node) -> bool:
@@ -240,15 +250,10 @@ def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     else an empty text."""
     positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
     arguments, (scope, grid) = function.arguments(call), axes(function, parts[0])
-    if (
-        scope is not function
-        or not positions
-        or len(grid) < len(positions)
-        or len(arguments) <= max(positions.values())
-    ):
+    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
         return ""
     sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
-    used = [names_in_text(expanded(function, node)) for node in grid]
+    used = [names_in_text(said(function, scope, node)) for node in grid]
     if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
         return (
             f"grid axes are swapped: the kernel bounds x by `{sizes['x']}`, and the grid's x is made of `{sizes['y']}`"

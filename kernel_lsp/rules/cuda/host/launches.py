@@ -114,7 +114,7 @@ def shared_too_large(file: FileFacts) -> Iterator[Hit]:
             yield Hit(function.shared_range, f"{n_bytes:,} bytes of static shared memory: the limit is 49,152")
     for launch in file.launches:
         limit = MAX_SHARED_BYTES
-        if not launch.is_planned and not file.sets_attributes:
+        if not launch.is_planned and not file.may_raise_limit(launch.kernel):
             limit = MAX_STATIC_SHARED_BYTES
         if launch.shared_bytes is not None and launch.shared_bytes > limit:
             yield Hit(launch.range, f"{launch.shared_bytes:,} bytes of shared memory: the limit is {limit:,} here")

@@ -389,7 +389,7 @@ def _stream_work(function: Function) -> Iterator[tuple[Node, str, list[str], lis
 
 def _may_point(function: Function, argument: Node) -> bool:
     """Return whether an argument may be an address: sizes and other numbers may be given to any stream."""
-    text, members = function.source(argument), {name for _, name in function.file.member_pointers}
+    text, members = function.source(argument), {name for name, _ in function.file.member_pointers}
     if text.endswith("size()") or (argument.type == "field_expression" and text.rpartition(".")[2] not in members):
         return False
     named = [variable for name in function.names_in(argument) for variable in function.named(name)]
@@ -399,5 +399,8 @@ def _may_point(function: Function, argument: Node) -> bool:
 _NUMBER = re.compile(r"(?:const\s+|constexpr\s+|static\s+)*(?:float|double|bool|char|half|__half|__nv_bfloat16|dim3)")
 
 
+_STREAM = re.compile(r"(?:[A-Za-z_]\w*(?:\.|->))*[A-Za-z_]\w*(?:\[\w+\])?")
+
+
 def _is_stream(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z_]\w*(?:\[\w+\])?", text) is not None and text not in ("nullptr", "NULL")
+    return _STREAM.fullmatch(text) is not None and text not in ("nullptr", "NULL")

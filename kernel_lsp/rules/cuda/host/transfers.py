@@ -75,11 +75,9 @@ def byte_count(function: Function) -> Iterator[Hit]:
         pointer = pointer_of(function, arguments[0], levels) if len(arguments) > position else None
         if name in _SYMBOLS and len(arguments) > position:
             pointer = pointer_of(function, arguments["To" in name])
-        if pointer is None and len(arguments) > position:
-            yield from _bytes_of_member(function, arguments[0], arguments[position])
         if name in _COPIES and len(arguments) > position:
             yield from _bytes_of_container(function, arguments[:2], arguments[position])
-        n_bytes = None if pointer is None else type_bytes(pointer.element)
+        n_bytes = None if pointer is None else _element_bytes(function, pointer)
         yield from _bytes_of_structure(function, pointer, arguments[position:])
         if pointer is None or n_bytes is None or n_bytes == 1:
             continue
@@ -89,7 +87,7 @@ def byte_count(function: Function) -> Iterator[Hit]:
             message = f"`{name}` sets bytes: no `{pointer.element}` becomes {value}, fill them in a kernel"
             yield hit(function.file, arguments[1], message)
         text = expanded(function, size)
-        other = _other_type(text, pointer.element, n_bytes)
+        other = _other_type(text, pointer.element, n_bytes) if type_bytes(pointer.element) else ""
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
         elif _is_count(function, size, text, pointer.element):
@@ -179,11 +177,31 @@ def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: in
     if node.type == "call_expression" and function.callee(node) == "reinterpret_cast":
         return pointer_of(function, next(iter(function.arguments(node)), None), levels, depth + 1)
     variable = function.variable(node)
-    if variable is None or not variable.is_pointer or len(function.named(variable.name)) != 1:
+    if variable is None:
+        return _member_pointer(function, node) if levels == 1 else None
+    if not variable.is_pointer or len(function.named(variable.name)) != 1:
         return None
     declared = function.source(variable.declaration).replace(" ", "")
     n_levels = 2 if f"**{variable.name}" in declared else 1
     return variable if n_levels == levels else None
+
+
+def _member_pointer(function: Function, node: Node) -> Variable | None:
+    """Return the pointer that is a member, if one structure of the file alone has one of its name."""
+    name = re.split(r"\.|->", function.source(node))[-1].strip()
+    if node.type not in ("identifier", "field_expression") or function.named(name):
+        return None
+    known = [members[name] for members in function.file.members.values() if name in members]
+    return known[0] if len(known) == 1 and known[0].is_pointer else None
+
+
+def _element_bytes(function: Function, pointer: Variable) -> int | None:
+    """Return the bytes of the elements. Those of a template's parameter are taken for large ones."""
+    n_bytes = type_bytes(pointer.element)
+    if n_bytes is not None or function.named(pointer.name):
+        return n_bytes
+    is_parameter = re.search(rf"\b(?:typename|class)\s+{pointer.element}\b", function.file.parsed.text)
+    return None if is_parameter is None else MAX_ELEMENT_BYTES
 
 
 def _other_type(text: str, element: str, n_bytes: int) -> str:
@@ -268,7 +286,7 @@ def _side(function: Function, node: Node) -> str:
     if node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"
     variable = pointer_of(function, node)
-    if variable is None:
+    if variable is None or not function.named(variable.name):
         root = function.variable(node)
         if root is None:
             return _side_of_member(function, text)
@@ -313,7 +331,8 @@ def _copies_beyond(function: Function) -> Iterator[Hit]:
         pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
         size = None if pointer is None else _factors(function, arguments[1])
         if pointer is not None and size is not None:
-            allocated[pointer.name] = size if pointer.name not in allocated else (1 << 62, frozenset())
+            name = function.source(arguments[0]).rpartition("&")[2].strip(" ()") or pointer.name
+            allocated[name] = size if name not in allocated else (1 << 62, frozenset())
     for call in function.calls_named(tuple(_COPIES)) if allocated else ():
         arguments = function.arguments(call)
         size = _factors(function, arguments[2]) if len(arguments) > 2 else None
@@ -349,6 +368,8 @@ def _factors(function: Function, node: Node | None, depth: int = 0) -> tuple[int
         return _factors(function, value_node, depth + 1)
     variable = function.variable(node)
     is_fixed = node.type == "sizeof_expression" or (variable is not None and not variable.writes)
+    if node.type == "field_expression":
+        is_fixed = not re.search(rf"{re.escape(function.source(node))}\s*[-+*/]?=(?!=)", function.text)
     return (1, frozenset((function.source(node),))) if is_fixed else None
 
 
@@ -362,23 +383,6 @@ def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: lis
         elif _is_count(function, sizes[0], expanded(function, sizes[0]), pointer.element):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             yield hit(function.file, sizes[0], message)
-
-
-def _bytes_of_member(function: Function, target: Node, size: Node) -> Iterator[Hit]:
-    """Yield a count of elements, or of another type's bytes, for a pointer that is a member of its class."""
-    name = re.search(r"(\w+)\W*$", function.source(target))
-    element = dict(function.file.member_pointers).get(name[1], "") if name is not None else ""
-    is_parameter = re.search(rf"\b(?:typename|class)\s+{element}\b", function.file.parsed.text) is not None
-    n_bytes = type_bytes(element) or (MAX_ELEMENT_BYTES if element and is_parameter else None)
-    if name is None or n_bytes is None or n_bytes == 1 or function.named(name[1]):
-        return
-    text = expanded(function, size)
-    other = "" if is_parameter else _other_type(text, element, n_bytes)
-    if other:
-        yield hit(function.file, size, f"byte count of `{other}` for `{element}* {name[1]}`")
-    elif _is_count(function, size, text, element):
-        message = f"element count where bytes are expected: multiply with `sizeof({element})`"
-        yield hit(function.file, size, message)
 
 
 _OF_CONTAINER = re.compile(r"(\w+)\s*\.\s*(?:get|data|ptr|begin)\(\)")

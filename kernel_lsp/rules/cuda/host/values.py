@@ -191,6 +191,14 @@ def expanded(function: Function, node: Node, depth: int = 0) -> str:
     return " ".join([function.source(node), *texts, *results])
 
 
+def said(function: Function, scope: Function, node: Node) -> str:
+    """Return the expanded text of a size, with the arguments of the call that it was followed through."""
+    if scope is function:
+        return expanded(function, node)
+    texts = {name: expanded(function, each) for name, each in scope.arguments_given.items()}
+    return re.sub(r"\w+", lambda word: texts.get(word[0], word[0]), scope.source(node))
+
+
 def _with_arguments(function: Function, callee: Function, value: Node, given: dict[str, Node]) -> str:
     texts = {name: function.source(each) for name, each in given.items()}
     return re.sub(r"\w+", lambda word: texts.get(word[0], word[0]), callee.source(value))
@@ -253,6 +261,7 @@ def axes(function: Function, node: Node, depth: int = 0) -> tuple[Function, list
         callee, value, given = found
         numbers = {name: known_value(function, each) for name, each in given.items()}
         callee.given = {name: number for name, number in numbers.items() if number is not None}
+        callee.arguments_given = given
         is_dim = "dim3" in callee.head or function.callee(value) == "dim3"
         return axes(callee, value, depth + 1) if is_dim else (function, [node])
     member = member_value(function, node) if node.type == "field_expression" or variable is None else None
