@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from kernel_lsp.rules.cuda.kernel_texts import assigned
+
 Sized = tuple[str, tuple[str, ...]]
 """The type of an array's elements, and the texts of its sizes."""
 _ALLOCATED = re.compile(
@@ -12,7 +14,7 @@ _ALLOCATED = re.compile(
     r"&\s*(?:\w+\s*(?:\.|->)\s*)*(?P<name>\w+)\b"
 )
 _MADE_ON_HOST = re.compile(
-    r"\b(\w+)\s*=\s*(?:\([^()]*\)\s*|static_cast\s*<[^<>]*>\s*\(\s*)?(?:std::)?(?:malloc|calloc|aligned_alloc)\s*\("
+    r"=\s*(?:\([^()]*\)\s*|static_cast\s*<[^<>]*>\s*\(\s*)?(?:std::)?(?:malloc|calloc|aligned_alloc)\s*\("
 )
 BOUND = re.compile(r"\b(?:def|impl)\s*\(\s*\"[^\"]*\"\s*,\s*(?:torch::wrap_pybind_function\()?&?\s*(?:\w+::)*(\w+)")
 TAKES_TENSOR = re.compile(r"\b(\w+)\s*\(\s*(?:const\s+)?(?:torch|at)::Tensor\b")
@@ -30,7 +32,7 @@ DYNAMIC_SHARED_OF_FILE = re.compile(DYNAMIC_SHARED.pattern.replace(r"\bextern", 
 def allocated(text: str) -> Iterator[tuple[str, str]]:
     """Yield the pointers that the text allocates, each with its side, ``device`` or ``host``."""
     yield from ((match["name"], "device" if match["device"] else "host") for match in _ALLOCATED.finditer(text))
-    yield from ((name, "host") for name in _MADE_ON_HOST.findall(text))
+    yield from ((name, "host") for name, _ in assigned(_MADE_ON_HOST, text))
 
 
 def dynamic_shared(body: str, outside: Iterable[re.Match[str]]) -> re.Match[str] | None:

@@ -29,6 +29,7 @@ _OF_PLAN = re.compile(r"^[ \t]*//[^\n]*?:[ \t]+([\w:]+[ \t]*(?:<[^\n]*>)?<<<[^\n
 Returned = Mapping[str, tuple[tuple[str, ...], str]]
 """The parameters and the value of functions that are one `return`."""
 _CALL = re.compile(r"(?:\b\w+(?:\.|->|::))*\b(\w+)\(([^()]*)\)")
+_OPEN = re.compile(r"::|[.(]")
 _QUALIFIED = re.compile(r"\b(?:(?!std\b)[A-Za-z_]\w*(?:::|\.|->))+(?=[A-Za-z_]\w*\b(?!\())")
 
 
@@ -38,7 +39,8 @@ def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -
     of_file = {name: str(value) for name, value in constants.items()}
     n_before: Counter[str] = Counter()
     for launch in host_launches(_OF_PLAN.sub(lambda line: line[1].replace("//", "/"), text)):
-        defined = {name: _plain(value, returned) for name, value in {**of_file, **launch.defined}.items()}
+        defined = {**of_file, **launch.defined}
+        defined |= {name: _plain(value, returned) for name, value in launch.defined.items() if _OPEN.search(value)}
         threads = _plain(launch.sizes[1], returned) if len(launch.sizes) > 1 else ""
         block = _block(threads, defined) or _block(threads, {**defined, **of_file})
         kernel = launch.kernel.rpartition("::")[2]
