@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -190,8 +190,15 @@ class RowSplits:
 
     def _sizes_of_arguments(self, n_elements: int) -> list[int]:
         """Return the size of an element of each argument of `n_elements`."""
-        arguments = [tensor for tensor in self.live if isinstance(tensor.definition, Buffer)]
-        return [tensor.dtype.itemsize for tensor in arguments if self._size(tensor.n_elements) == n_elements]
+        return self._arguments.get(n_elements, [])
+
+    @cached_property
+    def _arguments(self) -> Mapping[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for tensor in self.live:
+            if isinstance(tensor.definition, Buffer):
+                found.setdefault(self._size(tensor.n_elements), []).append(tensor.dtype.itemsize)
+        return found
 
     def _size(self, size: Index) -> int:
         return self.workload.size(size)

@@ -414,8 +414,7 @@ class _Planner:
 
     def _awaits_other_rows(self, reader: Tensor, tensor: Tensor) -> bool:
         """Return True if a reader of a reduction also needs one over rows of another length: not in one launch."""
-        before = set(live_tensors([tensor], {}))
-        others = [other for other in live_tensors([reader], {}) if other not in before and other is not reader]
+        others = self._behind[reader] - self._behind[tensor] - {reader}
         patterns = [
             pattern_of(other.definition)
             for other in others
@@ -465,6 +464,14 @@ class _Planner:
     def _read_by_live(self) -> Sequence[tuple[Tensor, frozenset[Tensor]]]:
         reads = ((other, accesses(*scalars_of(other.definition))) for other in self.live)
         return [(other, frozenset(access.tensor for access in read)) for other, read in reads]
+
+    @cached_property
+    def _behind(self) -> Mapping[Tensor, frozenset[Tensor]]:
+        """Return each live tensor with all that it depends on."""
+        found: dict[Tensor, frozenset[Tensor]] = {}
+        for tensor, read in self._read_by_live:
+            found[tensor] = frozenset({tensor}).union(*(found[each] for each in read))
+        return found
 
     def _n_walked(self, tensor: Tensor) -> int:
         """Return the number of elements that a kernel of the tensor loops over."""
