@@ -165,3 +165,18 @@ def test_a_number_in_a_call_of_the_file_is_no_tensor(call: str) -> None:
 
 def test_a_tensor_in_a_call_of_the_file_stays_one() -> None:
     check("def f(x, y):\n    return x + y\n\nf(torch.ones(3), a)\n", "y=f32[1024, 4096]")
+
+
+def test_a_name_asks_the_file_system_once_whatever_the_number_of_imports_and_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layers.py").write_text("class Base:\n    pass\n")
+    text = "import torch\nfrom torch import nn\nfrom layers import Base\n" * 50
+    source = parse_python(text, "m.py", origin=tmp_path / "m.py")
+    asked: list[Path] = []
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: asked.append(path) or is_file(path))
+    for name in ("torch.nn.Linear", "torch.nn.ReLU", "nn.Module", "Base", "Base") * 20:
+        found = source.imported_class(name)
+        assert (found is not None) == (name == "Base")
+    assert len(asked) == len({*asked}) < 20

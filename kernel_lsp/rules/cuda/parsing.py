@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from functools import lru_cache
 from itertools import accumulate
 
@@ -43,6 +44,11 @@ class ParsedCuda:
         if ends and self.data[-1] not in _LINE_ENDS:
             ends.pop()
         return (0, *ends)
+
+    @once
+    def mentions(self) -> Counter[str]:
+        """The number of times that the file calls, launches or defines each name."""
+        return Counter(re.findall(r"\w+(?=[(<])", self.text))
 
     def source(self, node: Node) -> str:
         if self.ascii_text is not None:

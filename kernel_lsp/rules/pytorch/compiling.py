@@ -93,14 +93,14 @@ def compile_in_loop(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def recompile_each_step(scope: Scope) -> Iterator[Hit]:
-    owner = scope.owner if "compile" in scope.module.text else None
+    owner = scope.owner if scope.module.mentions("compile") else None
     if owner is not None and getattr(scope.node, "name", "") in owner.forward_methods and _is_compiled(scope):
         read = [n for n in scope.attributes if isinstance(n.value, ast.Name) and n.value.id == "self"]
         for name in dict.fromkeys(n.attr for n in read if n.attr not in owner.submodules):
             if _changes(name, owner.node.name, scope):
                 first = next(n for n in read if n.attr == name)
                 yield hit(scope, first, f"`self.{name}` changes in each step: compiled code has it as a constant")
-    for call in scope.calls if "dynamic=False" in scope.module.text else ():
+    for call in scope.calls if scope.module.mentions("dynamic=False") else ():
         changing = next((each for each in call.args if _counts(each, scope)), None)
         if changing is not None and _is_static(call, scope):
             yield hit(scope, changing, "a number that changes in each step compiles again: give a tensor")

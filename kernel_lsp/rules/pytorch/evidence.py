@@ -16,7 +16,7 @@ from kernel_lsp.rules.pytorch.kinds import (
     TENSOR_ONLY_METHODS,
     Kind,
 )
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.parsing import nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope
 
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
@@ -64,20 +64,18 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
     masks: set[str] = set()
     shaped: set[str] = set()
     placed: set[str] = set()
-    for part in (*node.decorator_list, node.args, *node.body):
-        for used in nodes_in(part):
-            if isinstance(used, ast.Attribute):
-                if used.attr in evidence and isinstance(used.value, ast.Name):
-                    found.add(used.value.id)
-                elif in_forward and used.attr in ("any", "all") and isinstance(used.value, ast.Name):
-                    masks.add(used.value.id)
-                elif used.attr in ("shape", "device") and isinstance(used.value, ast.Name):
-                    (shaped if used.attr == "shape" else placed).add(used.value.id)
-            elif isinstance(used, ast.Call) and used.args and not isinstance(used.args[0], ast.Constant):
-                names, is_list = _tensors_taken(used, unclear, calls)
-                (lists if is_list else found).update(names)
-        if found >= unclear:
-            break
+    for used in nodes_of(node, ast.Attribute):
+        if isinstance(used.value, ast.Name) and used.value.id in unclear:
+            if used.attr in evidence:
+                found.add(used.value.id)
+            elif in_forward and used.attr in ("any", "all"):
+                masks.add(used.value.id)
+            elif used.attr in ("shape", "device"):
+                (shaped if used.attr == "shape" else placed).add(used.value.id)
+    for call in nodes_of(node, ast.Call) if not found >= unclear else ():
+        if call.args and not isinstance(call.args[0], ast.Constant):
+            names, is_list = _tensors_taken(call, unclear, calls)
+            (lists if is_list else found).update(names)
     found |= (shaped | _operands(node)) & placed  # arrays have no device, and modules neither shape nor arithmetic
     kinds = dict.fromkeys(masks & unclear, Kind.MASK) | dict.fromkeys(lists & unclear, Kind.TENSORS)
     return kinds | dict.fromkeys(found & unclear, Kind.TENSOR)
@@ -85,8 +83,7 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
 
 def _operands(node: FunctionNode) -> set[str]:
     """Return the names that arithmetic is applied to."""
-    nodes = (each for part in node.body for each in nodes_of(part, ast.BinOp))
-    sides = (side for each in nodes for side in (each.left, each.right))
+    sides = (side for each in nodes_of(node, ast.BinOp) for side in (each.left, each.right))
     return {side.id for side in sides if isinstance(side, ast.Name)}
 
 

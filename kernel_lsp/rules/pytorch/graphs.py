@@ -79,8 +79,8 @@ def kept_graph(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
         retained = next((k.value for k in call.keywords if k.arg == "retain_graph"), None)
         loop = scope.loop_around(call) if isinstance(retained, ast.Constant) and retained.value is True else None
-        passes = [c for c in scope.calls if loop is not None and flow.called_name(c) == "backward"]
-        if loop is not None and sum(scope.loop_around(c) is loop for c in passes) == 1:
+        passes = [c for c in scope.calls if flow.called_name(c) == "backward"] if loop is not None else []
+        if sum(scope.loop_around(c) is loop for c in passes) == 1:
             yield hit(scope, call, "`retain_graph=True` keeps the graph of each iteration, which nothing uses again")
 
 

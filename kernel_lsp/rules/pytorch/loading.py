@@ -286,10 +286,10 @@ _ACCUMULATES = re.compile(r"(?i)accum|micro|grad_acc|n_steps")
     """,
 )
 def sampler_without_set_epoch(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls if "set_epoch" not in scope.module.text else ():
+    for call in scope.calls if not scope.module.mentions("set_epoch") else ():
         shuffle = keyword(call, "shuffle")
         is_in_order = isinstance(shuffle, ast.Constant) and shuffle.value is False
-        is_trained = "backward" in scope.module.text or "step(" in scope.module.text
+        is_trained = scope.module.mentions("backward") or scope.module.mentions("step(")
         if scope.dotted(call.func).endswith("DistributedSampler") and not is_in_order and is_trained:
             yield hit(scope, call, "each epoch has the same order: call `set_epoch(epoch)` of the sampler")
 
@@ -326,7 +326,7 @@ def sampler_without_set_epoch(scope: Scope) -> Iterator[Hit]:
 )
 def clip_of_scaled_gradients(scope: Scope) -> Iterator[Hit]:
     steps = [call for call in scope.calls if _is_method(call, "step") and "scaler" in ast.unparse(call.func)]
-    for call in scope.calls if steps and "unscale_" not in scope.module.text else ():
+    for call in scope.calls if steps and not scope.module.mentions("unscale_") else ():
         if scope.dotted(call.func).endswith(("clip_grad_norm_", "clip_grad_value_")):
             yield hit(scope, call, "the gradients are still scaled: call `scaler.unscale_(optimizer)` first")
 

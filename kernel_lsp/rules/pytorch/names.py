@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeGuard
 
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_in
+from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_of
 
 _MODULE = "torch.nn.Module"
 LOSSES_OF_LOGITS = {"CrossEntropyLoss": "cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}
@@ -119,7 +118,7 @@ def read_names(module: ParsedModule) -> Names:
     """Read the imports anywhere in the file, and the classes and functions at its top level."""
     text = module.text
     names = Names(sets_device="set_default_device" in text or "with torch.device" in text)
-    for node in _statements(module.tree):
+    for node in module.statements:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 names.imported[alias.asname or alias.name.split(".")[0]] = (
@@ -144,20 +143,6 @@ def _is_none(node: ast.expr) -> bool:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _statements(tree: ast.Module) -> list[ast.stmt]:
-    """Return all statements, including those inside functions and blocks. Expressions are not visited."""
-    found: list[ast.stmt] = []
-    stack: list[ast.AST] = [tree]
-    while stack:
-        node = stack.pop()
-        for field_name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            children = getattr(node, field_name, ())
-            if isinstance(children, list):
-                stack += children
-                found += [child for child in children if isinstance(child, ast.stmt)]
-    return found
 
 
 def _shorten_known(imported: dict[str, str]) -> None:
@@ -195,7 +180,8 @@ def _read_class(node: ast.ClassDef, names: Names, module: ParsedModule) -> Modul
     submodules: dict[str, str] = {}
     tensors: set[str] = set()
     if "__init__" in methods:
-        for statement in _statements(ast.Module(body=methods["__init__"].body, type_ignores=[])):
+        init = methods["__init__"]
+        for statement in (*nodes_of(init, ast.Assign), *nodes_of(init, ast.Expr)):
             _read_attribute(statement, names, submodules, tensors)
     forward = methods.get("forward")
     returns_tensor = forward is not None and names.is_tensor_annotation(forward.returns)
@@ -217,7 +203,7 @@ def last_layer(node: ast.expr, names: Names) -> str:
 def _last_layers(init: ast.FunctionDef | None, names: Names) -> dict[str, str]:
     """Return the last layers of the sequences that `__init__` makes."""
     found: dict[str, str] = {}
-    for node in () if init is None else nodes_in(init):
+    for node in () if init is None else nodes_of(init, ast.Assign):
         match node:
             case ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id="self"), attr=attribute)], value=ast.Call() as made
@@ -248,7 +234,8 @@ def _activation_of_results(forward: ast.FunctionDef, names: Names, submodules: d
     """Return the activation that every `return` of a function gives the result of."""
     values: dict[str, ast.expr] = {}
     found: set[str] = set()
-    for node in sorted(filter(_is_statement, nodes_in(forward)), key=lambda node: node.lineno):
+    statements: list[ast.stmt] = [*nodes_of(forward, ast.Assign), *nodes_of(forward, ast.Return)]
+    for node in sorted(statements, key=lambda node: node.lineno):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 values[name] = value
@@ -256,10 +243,6 @@ def _activation_of_results(forward: ast.FunctionDef, names: Names, submodules: d
                 last = values.get(result.id) if isinstance(result, ast.Name) else result
                 found.add("" if last is None else activation_of(last, names, submodules))
     return found.pop() if len(found) == 1 else ""
-
-
-def _is_statement(node: ast.AST) -> TypeGuard[ast.Assign | ast.Return]:
-    return isinstance(node, ast.Assign | ast.Return)
 
 
 def _read_attribute(statement: ast.stmt, names: Names, submodules: dict[str, str], tensors: set[str]) -> None:
@@ -295,7 +278,7 @@ def _reached(methods: dict[str, ast.FunctionDef], module: ParsedModule) -> froze
         others = [other for other in methods if other not in reached]
         if text.isascii() and not any(other in text for other in others):
             continue
-        for node in nodes_in(methods[name]):
+        for node in nodes_of(methods[name], ast.Call):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=called)) if called in methods:
                     waiting.append(called)

@@ -7,7 +7,8 @@ import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from typing import TypeVar
@@ -22,7 +23,7 @@ MAX_REPAIRS = 6
 """Maximum lines blanked to make one top-level statement parse."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ParsedModule:
     """A parsed file. `lines` have no line ends. `is_complete` is True if the whole text parsed."""
 
@@ -30,26 +31,48 @@ class ParsedModule:
     lines: tuple[str, ...]
     tree: ast.Module
     is_complete: bool
-    functions: dict[str, list[ast.FunctionDef]] = field(default_factory=dict, compare=False)
-    """The functions and methods by name, filled by `functions_named`."""
-    classes: dict[int, ast.ClassDef | None] = field(default_factory=dict, compare=False)
-    """The class of each method by id, filled by `class_of`."""
 
     def functions_named(self, name: str) -> list[ast.FunctionDef]:
         """Return the functions and methods of the file with this name."""
-        if not self.functions:
-            self.functions[""] = []
-            for node in nodes_of(self.tree, ast.FunctionDef):
-                self.functions.setdefault(node.name, []).append(node)
-        return self.functions.get(name, [])
+        return self._functions.get(name, [])
 
     def class_of(self, method: ast.AST) -> ast.ClassDef | None:
         """Return the class whose body defines a method."""
-        if not self.classes:
-            nodes = nodes_of(self.tree, ast.ClassDef)
-            self.classes[0] = None
-            self.classes.update((id(child), node) for node in nodes for child in node.body)
-        return self.classes.get(id(method))
+        return self._classes.get(id(method))
+
+    def mentions(self, words: str) -> bool:
+        """Return whether the text has these characters. They are searched once for all functions."""
+        found = self._mentions.get(words)
+        if found is None:
+            found = self._mentions[words] = words in self.text
+        return found
+
+    @cached_property
+    def _mentions(self) -> dict[str, bool]:
+        return {}
+
+    @cached_property
+    def statements(self) -> list[ast.stmt]:
+        """Return all statements, including those inside functions and blocks, level by level. Expressions are not
+        visited."""
+        found: list[ast.AST] = list(self.tree.body)
+        for node in found:
+            for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+                found += getattr(node, name, ())
+        return [node for node in found if isinstance(node, ast.stmt)]
+
+    @cached_property
+    def _functions(self) -> dict[str, list[ast.FunctionDef]]:
+        found: dict[str, list[ast.FunctionDef]] = {}
+        for node in self.statements:
+            if isinstance(node, ast.FunctionDef):
+                found.setdefault(node.name, []).append(node)
+        return found
+
+    @cached_property
+    def _classes(self) -> dict[int, ast.ClassDef]:
+        classes = (node for node in self.statements if isinstance(node, ast.ClassDef))
+        return {id(child): node for node in classes for child in node.body}
 
     def range(self, node: ast.expr | ast.stmt | ast.ExceptHandler | ast.keyword | ast.arg) -> TextRange:
         end_line = node.end_lineno or node.lineno
@@ -176,6 +199,8 @@ _NO_NODES = words(
     """
 )
 """Fields without child nodes, or whose nodes repeat what their parent determines, such as operators."""
+_WITH_GAPS = frozenset(("keys", "kw_defaults"))
+"""Fields whose lists may contain None."""
 
 
 def nodes_in(root: ast.AST) -> list[ast.AST]:
@@ -185,7 +210,12 @@ def nodes_in(root: ast.AST) -> list[ast.AST]:
     if inside is None:
         inside = root.__dict__["inside"] = children_of(root)
         for node in inside:
-            inside += children_of(node)
+            for name in _fields[node.__class__]:  # as in `children_of`, without a call for each node
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    inside += value if name not in _WITH_GAPS else [each for each in value if each is not None]
+                elif value is not None:
+                    inside.append(value)
     return [root, *inside]
 
 
@@ -204,17 +234,22 @@ def nodes_of(root: ast.AST, kind: type[Node]) -> Sequence[Node]:
 
 def children_of(node: ast.AST) -> list[ast.AST]:
     """Return the children of a node in source order."""
-    fields = _fields.get(node.__class__)
-    if fields is None:
-        fields = _fields[node.__class__] = tuple(name for name in node._fields if name not in _NO_NODES)
     found: list[ast.AST] = []
-    for name in fields:
+    for name in _fields[node.__class__]:
         value = getattr(node, name, None)
         if value.__class__ is list:
-            found += value if None not in value else [each for each in value if each is not None]
+            found += [each for each in value if each is not None]
         elif value is not None:
             found.append(value)
     return found
 
 
-_fields: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()}
+class _Fields(dict[type, tuple[str, ...]]):
+    """The fields of each class that may have nodes."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        self[kind] = tuple(name for name in kind._fields if name not in _NO_NODES)
+        return self[kind]
+
+
+_fields = _Fields({ast.Constant: (), ast.MatchSingleton: (), ast.Global: (), ast.Nonlocal: ()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
@@ -152,11 +153,11 @@ def zeroed_gradients(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def missing_zero_grad(scope: Scope) -> Iterator[Hit]:
-    for call in scope.calls if not _OTHER_RESETS.search(scope.module.text) else ():
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
-            continue
+    methods = [(call, call.func) for call in scope.calls if isinstance(call.func, ast.Attribute)]
+    steps = [(call, function.value) for call, function in methods if function.attr == "step"]
+    for call, owner in steps if steps and not _resets_otherwise(scope.module.text) else ():
         loop = scope.loop_around(call)
-        optimizer = call.args[0] if call.args else call.func.value
+        optimizer = call.args[0] if call.args else owner
         stepped = ast.unparse(optimizer)
         is_optimizer = "opt" in stepped.rpartition(".")[2].lower()
         if loop is None:
@@ -244,7 +245,7 @@ def eval_not_restored(scope: Scope) -> Iterator[Hit]:
         if not isinstance(call.func, ast.Attribute) or flow.mode_set(call) != "eval":
             continue
         model = ast.unparse(call.func.value).rpartition(".")[2]
-        is_trained = f"{model}.train(" in scope.module.text or ".train(" not in scope.module.text
+        is_trained = f"{model}.train(" in scope.module.text or not scope.module.mentions(".train(")
         if is_trained and not _OTHER_MODELS.search(model) and _trains_on(call, scope):
             yield hit(scope, call, "the loop trains on in evaluation mode: call `train()` in each iteration")
             return
@@ -280,6 +281,12 @@ _OTHER_MODELS = re.compile(
 )
 """Names of models beside the one that is trained."""
 _OTHER_RESETS = re.compile(r"\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad|_zero_grad")
+
+
+@lru_cache(maxsize=1)
+def _resets_otherwise(text: str) -> bool:
+    """Return whether a file resets gradients by other means than `zero_grad`. Each of its functions asks."""
+    return _OTHER_RESETS.search(text) is not None
 
 
 @declare(
@@ -318,7 +325,7 @@ _OTHER_RESETS = re.compile(r"\.zero_\(|\.grad\s*=\s*None|(?:reset|clear)_grad|_z
     """,
 )
 def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
-    if "cuda" not in scope.module.text:
+    if not scope.module.mentions("cuda"):
         return
     if (exit_ := _of_context(scope)) is not None:
         yield hit(scope, exit_, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")

@@ -199,11 +199,11 @@ def _bodies(loop: ast.For, scope: Scope) -> Iterator[_Body]:
     """,
 )
 def missing_channels_last(scope: Scope) -> Iterator[Hit]:
-    if "channels_last" in scope.module.text:
+    if scope.module.mentions("channels_last"):
         return
     for call in scope.calls:
         is_half = any(word in scope.module.text for word in ("autocast", ".half()", "bfloat16", "float16"))
-        if _is_vision_net(call, scope) and is_half and "cuda" in scope.module.text:
+        if _is_vision_net(call, scope) and is_half and scope.module.mentions("cuda"):
             yield hit(scope, call, "convolutions without `channels_last`: add `memory_format=torch.channels_last`")
     if scope.module.text.count("Conv2d(") < 2:
         return
@@ -237,7 +237,7 @@ def missing_channels_last(scope: Scope) -> Iterator[Hit]:
     """,
 )
 def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
-    if "autocast" not in scope.module.text:
+    if not scope.module.mentions("autocast"):
         return
     for call in scope.calls:
         is_operation = scope.function_name(call) in _AUTOCAST_OPERATIONS
@@ -348,7 +348,7 @@ def _moves_net(call: ast.Call, scope: Scope) -> bool:
     ``nn.Sequential(nn.Conv2d(...), ...).to(device)``, or ``Net().cuda()`` of a class of the file."""
     moved = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") else None
     made = None if moved is None else value_above(moved, scope)
-    is_half = "autocast" in scope.module.text
+    is_half = scope.module.mentions("autocast")
     for _ in range(MAX_STEPS):
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
             break
@@ -356,7 +356,7 @@ def _moves_net(call: ast.Call, scope: Scope) -> bool:
             break
         is_half = is_half or made.func.attr in _HALF
         made = value_above(made.func.value, scope)
-    if not isinstance(made, ast.Call) or not (is_half and "cuda" in scope.module.text):
+    if not isinstance(made, ast.Call) or not (is_half and scope.module.mentions("cuda")):
         return False
     if scope.dotted(made.func) == "torch.nn.Sequential":
         return "attr='Conv2d'" in ast.dump(made)

@@ -80,6 +80,9 @@ _KEEPS_MODE = ("to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_
     """,
 )
 def missing_no_grad(scope: Scope) -> Iterator[Hit]:
+    is_named = bool(_EVALUATES.match(getattr(scope.node, "name", "")))
+    if not is_named and not scope.module.mentions("eval"):
+        return
     used = flow.uses(scope.node, scope)
     if _records_nothing(scope) or not used.isdisjoint(("backward", "zero_grad")):
         return
@@ -95,8 +98,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
         if name in evaluated or any(_is_evaluated(*each) for each in made):
             seen.add(name)
             yield hit(scope, call, _RECORDS)
-    is_evaluation = bool(evaluated) or bool(_EVALUATES.match(getattr(scope.node, "name", "")))
-    if is_evaluation and not seen and not used.isdisjoint(_READ_ONLY) and used.isdisjoint(_NO_GRADIENT):
+    if (evaluated or is_named) and not seen and not used.isdisjoint(_READ_ONLY) and used.isdisjoint(_NO_GRADIENT):
         first = next((call for call in scope.calls if _runs_inside(call, scope)), None)
         if first is not None:
             yield hit(scope, next((c for c in scope.calls if _evaluated(c) is not None), first), _RECORDS)

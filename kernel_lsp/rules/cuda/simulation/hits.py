@@ -51,9 +51,7 @@ def simulated_hits(function: Function, code: str, reported: Container[int] = ())
 
 def _is_called(function: Function) -> bool:
     """Return whether the file calls the function: it is then simulated with its callers."""
-    return (
-        function.file.parsed.text.count(f"{function.name}(") + function.file.parsed.text.count(f"{function.name}<") > 1
-    )
+    return function.file.parsed.mentions[function.name] > 1
 
 
 def _message(fault: Fault) -> str:
