@@ -159,16 +159,12 @@ def _write(table: str, by_split: Mapping[str, list[dict[str, Any]]], folder: Pat
     if not everything:
         return {}
     schema = pyarrow.Table.from_pylist(everything).schema  # one for all splits: a null column has no type of its own
-    for split in _filled(by_split):
+    for split in filter(by_split.get, SPLITS):
         path = folder / table / f"{split}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(by_split[split], schema=schema), path)
         written[f"{table}/{split}.parquet"] = len(by_split[split])
     return written
-
-
-def _filled(by_split: Mapping[str, list[dict[str, Any]]]) -> list[Split]:
-    return [split for split in SPLITS if by_split.get(split)]
 
 
 class JudgementRow(Noun):

@@ -234,7 +234,7 @@ class _Composer:
 
     def _join(self, one: Value, other: Value) -> Value:
         form = self._random.choice(JOINS if len(one.shape) > 1 else JOINS[:-1])
-        name = self._new_name()
+        name = f"h{len(self._draft.steps) + 1}"
         shape = one.shape
         if "cat" in form:
             shape = (shape[0], shape[1] * 2, *shape[2:])
@@ -273,10 +273,10 @@ class _Composer:
         if self._draft.n_flops + n_flops > self._max_flops:
             return None
         self._draft.n_flops += n_flops
-        name = self._new_name()
+        name = f"h{len(self._draft.steps) + 1}"
         names = {}
         for argument, operand in operands.items():
-            names[argument] = self._operand_name(argument)
+            names[argument] = f"{argument}{len(self._draft.steps) + 1}"
             if not operand.is_parameter:
                 self._draft.inputs.append((names[argument], operand))
         step = Step.of(name, entry, value.name, scalars, {names[each]: operands[each] for each in operands}, names)
@@ -287,12 +287,6 @@ class _Composer:
         size, given = math.prod(shape), math.prod(self._draft.inputs[0][1].shape)
         least = 1 if is_last else max(MIN_ELEMENTS, MIN_ROWS_SHARE * given)
         return least <= size <= GROWTH * max(given, self._low) and (is_last or len(shape) > 0)
-
-    def _new_name(self) -> str:
-        return f"h{len(self._draft.steps) + 1}"
-
-    def _operand_name(self, argument: str) -> str:
-        return f"{argument}{len(self._draft.steps) + 1}"
 
 
 def _result_shape(
