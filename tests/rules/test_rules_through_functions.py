@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kernel_lsp.rules import pytorch
@@ -984,3 +986,12 @@ def test_micro_steps_under_no_sync_reduce_once() -> None:
     )
     assert {code for code, _ in found(text)} == {"KL175"}
     assert found(text.replace("    loss.b", "    with model.no_sync():\n        loss.b")) == set()
+
+
+def test_functions_that_call_themselves_cost_no_more_than_others() -> None:
+    calls = (
+        "    return [walk(x[0]), walk(x[1]), walk(x[2]), walk(x[3]), walk(x[4]), walk(x[5]), walk(x[6]), walk(x[7])]\n"
+    )
+    start = time.process_time()
+    assert found("def walk(x):\n    x = x.eval()\n    y = x(3).item()\n" + calls) <= {("KL150", 17)}
+    assert time.process_time() - start < 2.0

@@ -153,12 +153,13 @@ def _is_constant(node: ast.expr) -> bool:
     )
 
 
-def _is_repeated(node: ast.AST, scope: Scope, depth: int = 0) -> bool:
+def _is_repeated(node: ast.AST, scope: Scope) -> bool:
     """Return whether a loop over steps runs the code, here or where the file calls this function, or a forward."""
     loop = scope.loop_around(node)
     if loop is not None or scope.is_forward:
         return loop is None or not holds_steps(loop, scope)
-    return depth < flow.MAX_HOPS and any(_is_repeated(c, caller, depth + 1) for c, caller in flow.callers(scope))
+    callers = flow.callers(scope)
+    return flow.once(scope, ("repeated",), lambda: any(_is_repeated(*each) for each in callers), False)
 
 
 def _is_static(call: ast.Call, scope: Scope) -> bool:

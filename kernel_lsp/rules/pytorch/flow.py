@@ -29,7 +29,7 @@ _COMMON = words(
 """Methods of tensors, containers and others that name no function of the file unless their object's class is known."""
 
 
-def _once(scope: Scope, key: tuple, read: Callable[[], Result], meanwhile: Result) -> Result:
+def once(scope: Scope, key: tuple, read: Callable[[], Result], meanwhile: Result) -> Result:
     """Return a result that is computed once. What it is asked for meanwhile, in a circle, is the value for that."""
     if key not in scope.followed:
         scope.followed[key] = meanwhile
@@ -54,7 +54,7 @@ def mode_set(call: ast.Call) -> str:
 
 def callees(call: ast.Call, scope: Scope) -> list[Function]:
     """Return the functions of the file that a call runs."""
-    return _once(scope, ("callees", id(call)), lambda: _callees(call, scope), [])
+    return once(scope, ("callees", id(call)), lambda: _callees(call, scope), [])
 
 
 def _callees(call: ast.Call, scope: Scope) -> list[Function]:
@@ -96,7 +96,7 @@ def method_of(class_name: str, method: str, scope: Scope) -> list[Function]:
 
 def callers(scope: Scope) -> list[tuple[ast.Call, Scope]]:
     """Return the calls of a scope's function in the file, with their scopes."""
-    return _once(scope, ("callers",), lambda: list(_callers(scope)), [])
+    return once(scope, ("callers",), lambda: list(_callers(scope)), [])
 
 
 def _callers(scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
@@ -173,7 +173,7 @@ def _assigned_to(target: str, statement: ast.stmt) -> Iterator[ast.expr]:
 def values(node: ast.expr, scope: Scope) -> list[Value]:
     """Return what an expression may be, one step back: the values of a name at its use, those of an attribute, those
     that a function of the file returns, or the parts of a tuple or dict that are chosen."""
-    return _once(scope, ("values", id(node)), lambda: list(_values(node, scope)), [])
+    return once(scope, ("values", id(node)), lambda: list(_values(node, scope)), [])
 
 
 def _values(node: ast.expr, scope: Scope) -> Iterator[Value]:
@@ -242,7 +242,7 @@ def origins(node: ast.expr, scope: Scope) -> list[Value]:
 
 def class_of(node: ast.expr, scope: Scope) -> str:
     """Return the class of the file whose object the expression is, or the objects that it is a container of."""
-    return _once(scope, ("class", id(node)), lambda: _class_of(node, scope), "")
+    return once(scope, ("class", id(node)), lambda: _class_of(node, scope), "")
 
 
 def _class_of(node: ast.expr, scope: Scope) -> str:
@@ -300,7 +300,7 @@ def iterated(value: ast.expr, name: str, scope: Scope) -> ast.expr | None:
 def uses(root: ast.AST, scope: Scope) -> frozenset[str]:
     """Return the names that code calls, itself and through functions of the file, and ``in a loop: name`` for those
     that an inner loop calls."""
-    return _once(scope, ("uses", id(root)), lambda: frozenset(_uses(root, scope)), frozenset())
+    return once(scope, ("uses", id(root)), lambda: frozenset(_uses(root, scope)), frozenset())
 
 
 IN_LOOP = "in a loop: "
@@ -348,7 +348,7 @@ def is_conditional(node: ast.AST, scope: Scope, root: ast.AST | None = None) -> 
 
 def runs_each_step(scope: Scope) -> bool:
     """Return whether the file calls the scope's function, directly or through others, in each step of a training."""
-    return _once(scope, ("each step",), lambda: any(_is_called_each_step(*each) for each in callers(scope)), False)
+    return once(scope, ("each step",), lambda: any(_is_called_each_step(*each) for each in callers(scope)), False)
 
 
 def _is_called_each_step(call: ast.Call, caller: Scope) -> bool:

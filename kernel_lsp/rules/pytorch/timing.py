@@ -251,7 +251,7 @@ def eval_not_restored(scope: Scope) -> Iterator[Hit]:
             return
 
 
-def _trains_on(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
+def _trains_on(call: ast.Call, scope: Scope) -> bool:
     """Return whether the innermost training loop around a call, here or where the file calls this function, sets no
     mode back."""
     loops = [each for each in scope.around(call) if isinstance(each, ast.For | ast.While)]
@@ -261,9 +261,10 @@ def _trains_on(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
             return "train" not in used and not _leaves(call, loop, scope)
         if "train" in used:
             return False
-    if depth > flow.MAX_HOPS or "train" in flow.uses(scope.node, scope):
+    if "train" in flow.uses(scope.node, scope):
         return False
-    return any(_trains_on(each, caller, depth + 1) for each, caller in flow.callers(scope))
+    callers = flow.callers(scope)
+    return flow.once(scope, ("trains on",), lambda: any(_trains_on(*each) for each in callers), False)
 
 
 def _leaves(call: ast.Call, loop: ast.AST, scope: Scope) -> bool:

@@ -115,25 +115,29 @@ def runs_module(call: ast.Call, scope: Scope) -> bool:
     return calls_model(call.func, scope) or any(each.name == "forward" for each in flow.callees(call, scope))
 
 
-def _runs_inside(call: ast.Call, scope: Scope, depth: int = 0) -> bool:
+def _runs_inside(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call runs a model, directly or in functions of the file."""
-    if runs_module(call, scope):
-        return True
-    inner = [scope.program.scope_of(each) for each in flow.callees(call, scope)] if depth < flow.MAX_HOPS else []
-    return any(_runs_inside(each, where, depth + 1) for where in inner for each in where.calls)
+    return runs_module(call, scope) or any(
+        _runs_model(scope.program.scope_of(each)) for each in flow.callees(call, scope)
+    )
 
 
-def _records_nothing(scope: Scope, depth: int = 0) -> bool:
+def _runs_model(scope: Scope) -> bool:
+    return flow.once(scope, ("runs model",), lambda: any(_runs_inside(each, scope) for each in scope.calls), False)
+
+
+def _records_nothing(scope: Scope) -> bool:
     """Return whether gradients are off here, or where a function of the file calls this one."""
-    if turns_gradients_off(scope):
-        return True
-    callers = flow.callers(scope) if depth < flow.MAX_HOPS else []
-    return any(_is_without_gradients(*each) or _is_called_so(each[1], depth + 1) for each in callers)
+    return turns_gradients_off(scope) or _is_called_so(scope)
 
 
-def _is_called_so(scope: Scope, depth: int) -> bool:
-    callers = flow.callers(scope) if depth < flow.MAX_HOPS else []
-    return any(_is_without_gradients(*each) or _is_called_so(each[1], depth + 1) for each in callers)
+def _is_called_so(scope: Scope) -> bool:
+    """Return whether a function of the file calls this one, directly or through others, with gradients off."""
+
+    def read() -> bool:
+        return any(_is_without_gradients(*each) or _is_called_so(each[1]) for each in flow.callers(scope))
+
+    return flow.once(scope, ("called without gradients",), read, False)
 
 
 def _is_without_gradients(call: ast.Call, scope: Scope) -> bool:
