@@ -86,12 +86,7 @@ MIN_GATHERED_ELEMENTS = 1 << 20
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
-def plan_structure(
-    lowered: LoweredGraph,
-    choices: Choices,
-    workload: Workload,
-    operation: str,
-) -> StructurePlan:
+def plan_structure(lowered: LoweredGraph, choices: Choices, workload: Workload, operation: str) -> StructurePlan:
     """Read the schedule's decisions, or make the default ones."""
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})

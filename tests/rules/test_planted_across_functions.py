@@ -280,10 +280,59 @@ TIMER = """struct Timer {
 """
 
 
+BEST = """__global__ void best(const int* __restrict__ x, int* __restrict__ out) {
+    int v = x[threadIdx.x];
+    if (threadIdx.x < LIMIT) {
+        v = max(v, __shfl_down_sync(0x000000ffu, v, 4));
+        if (threadIdx.x == 0) *out = v;
+    }
+}
+"""
+GROUP_DOT = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void dot(const float* __restrict__ x, float* __restrict__ result) {
+    auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+    float v = x[blockIdx.x * blockDim.x + threadIdx.x];
+    const unsigned lane = warp.thread_rank();
+    if (CONDITION) atomicAdd(result, v);
+}
+"""
+SEGMENTS = """__global__ void scale(float* out, const int* __restrict__ offsets, const int* __restrict__ ends, float by) {
+    int begin = offsets[blockIdx.x];
+    int end = END;
+    for (int i = begin + threadIdx.x; i < end; i += 256) out[i] *= by;
+}
+cudaError_t run(float* out, const int* offsets, const int* ends) {
+    scale<<<64, 256>>>(out, offsets, ends, 2.0f);
+    return cudaGetLastError();
+}
+"""
+CELLS = """struct View { int width, height; };
+class Cells {
+    float* cells_ = nullptr;
+    void make(View v) {
+        const int count = v.width * v.height;
+        cudaMalloc(&cells_, count * sizeof(float));
+        cudaMemset(cells_, 0, SIZE);
+    }
+};
+"""
+STAGE = """void stage(float* dev, const float* host, size_t count, cudaStream_t stream) {
+    cudaMemcpyAsync(dev, host, count * sizeof(float), KIND, stream);
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "hole", "bad", "good", "code"),
     [
         (ROWS, "SIZE", "128", "256", "KL218"),
+        (BEST, "LIMIT", "32", "8", "KL205"),
+        (GROUP_DOT, "CONDITION", "v > 0.0f", "lane == 0", "KL214"),
+        (SEGMENTS, "END", "begin + 1024", "offsets[blockIdx.x + 1]", "KL219"),
+        (CELLS, "SIZE", "sizeof(cells_)", "count * sizeof(*cells_)", "KL254"),
+        (CELLS, "SIZE", "count", "count * sizeof(float)", "KL254"),
+        (STAGE, "KIND", "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice", "KL255"),
         (LAUNCHER, "ROWS", "32", "8", "KL230"),
         (PAIRS, "FACTOR", "1", "2", "KL233"),
         (STAGES, "COUNT", "4", "3", "KL232"),

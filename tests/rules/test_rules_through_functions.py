@@ -979,6 +979,31 @@ def test_what_a_good_file_does_is_no_fault_there(before: str, after: str, code: 
     assert code in {each for each, _ in found(BESIDE.replace(before, after).replace("RESULT", "weights @ v, weights"))}
 
 
+INVERTER = """
+class Inverter:
+    def __init__(self, decoder, series):
+        self.decoder = decoder.eval().requires_grad_(False)
+        self.data = torch.from_numpy(np.asarray(series, dtype=np.float64)CAST).to("cuda")
+
+    def objective(self, z, target):
+        return (self.decoder(z) - target).square().mean()
+
+    def solve(self, z, target):
+        loss = self.objective(z, target)
+        STEP
+        return loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "step", "code"), [("", "loss.backward()", "KL130"), (".astype(np.float32)", "pass", "KL150")]
+)
+def test_host_statistics_and_losses_of_a_frozen_model_are_no_faults(cast: str, step: str, code: str) -> None:
+    good = INVERTER.replace("CAST", ".astype(np.float32)").replace("STEP", "loss.backward()")
+    assert found(good) == set()
+    assert code in {each for each, _ in found(INVERTER.replace("CAST", cast).replace("STEP", step))}
+
+
 def test_micro_steps_under_no_sync_reduce_once() -> None:
     text = (
         "model = nn.parallel.DistributedDataParallel(Net())\n\ndef micro(x, accumulate):\n"

@@ -116,7 +116,7 @@ def _is_double(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
         dtypes = [scope.dotted(each) for each in given if isinstance(each, ast.Attribute)]
         if any(each in _DOUBLES for each in dtypes):
             return True
-        if any(each.startswith("torch.") and each.removeprefix("torch.") in _OTHERS for each in dtypes):
+        if any(each.startswith(_LIBRARIES) and each.rpartition(".")[2] in _OTHERS for each in dtypes):
             return False
     found = flow.values(node, scope)
     if found:
@@ -126,6 +126,7 @@ def _is_double(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     return isinstance(node, ast.Call | ast.BinOp) and any(_is_double(each, scope, depth + 1) for each in inner)
 
 
+_LIBRARIES = ("torch.", "numpy.", "np.")
 _OTHERS = words("float32 float float16 half bfloat16 int32 int64 long bool int")
 
 

@@ -84,7 +84,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
     if not is_named and not scope.module.mentions("eval"):
         return
     used = flow.uses(scope.node, scope)
-    if _records_nothing(scope) or not used.isdisjoint(("backward", "zero_grad")):
+    if _records_nothing(scope) or not used.isdisjoint(_TRAINS):
         return
     evaluated = {ast.dump(found) for call in scope.calls if (found := _evaluated(call)) is not None}
     evaluated |= {ast.dump(ast.Name(name, ast.Load())) for name in scope.assigned if _is_made_evaluated(name, scope)}
@@ -95,7 +95,7 @@ def missing_no_grad(scope: Scope) -> Iterator[Hit]:
         if model is None or name in seen:
             continue
         made = flow.origins(model, scope) if runs_module(call, scope) else []
-        if name in evaluated or any(_is_evaluated(*each) for each in made):
+        if name in evaluated or (any(_is_evaluated(*each) for each in made) and not _is_part_of_a_step(scope)):
             seen.add(name)
             yield hit(scope, call, _RECORDS)
     if (evaluated or is_named) and not seen and not used.isdisjoint(_READ_ONLY) and used.isdisjoint(_NO_GRADIENT):
@@ -129,6 +129,14 @@ def _runs_model(scope: Scope) -> bool:
 def _records_nothing(scope: Scope) -> bool:
     """Return whether gradients are off here, or where a function of the file calls this one."""
     return turns_gradients_off(scope) or _is_called_so(scope)
+
+
+_TRAINS = ("backward", "zero_grad")
+
+
+def _is_part_of_a_step(scope: Scope) -> bool:
+    """Return whether a function of the file that calls this one also runs a backward."""
+    return any(not flow.uses(caller.node, caller).isdisjoint(_TRAINS) for _, caller in flow.callers(scope))
 
 
 def _is_called_so(scope: Scope) -> bool:

@@ -79,6 +79,10 @@ def byte_count(function: Function) -> Iterator[Hit]:
             yield from _bytes_of_container(function, arguments[:2], arguments[position])
         n_bytes = None if pointer is None else _element_bytes(function, pointer)
         yield from _bytes_of_structure(function, pointer, arguments[position:])
+        if pointer is not None and pointer.name in _SIZEOF.findall(function.source(arguments[position])):
+            message = f"`sizeof({pointer.name})` is the size of the pointer, not of what it points to"
+            yield hit(function.file, arguments[position], message)
+            continue
         if pointer is None or n_bytes is None or n_bytes == 1:
             continue
         size = arguments[position]
@@ -215,6 +219,10 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
 _CASTS = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*size_t\s*\)|\bsize_t\b")
 
 
+_COUNT = re.compile(r"(?:n_|num_)?(?:count|total|n_?elem(?:ent)?s?|num_?\w+|pixels|cells)_?")
+"""Names that say that they count elements, whatever their value is made of."""
+
+
 def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     """Return whether the size counts elements: a container's size, or known names none of which speaks of bytes. What
     a name stands for says more than the name."""
@@ -226,7 +234,9 @@ def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     ):
         return False
     is_plain = any(
-        not _BYTES.search(_CASTS.sub("", said)) and _is_known(function, each) and not _has_call(function, each)
+        (_COUNT.fullmatch(function.source(each)) or not _BYTES.search(_CASTS.sub("", said)))
+        and _is_known(function, each)
+        and not _has_call(function, each)
         for each, said in sizes
     )
     return is_plain or _is_container_size(function, size)
@@ -320,7 +330,12 @@ def _side_of_member(function: Function, text: str) -> str:
 
 
 def _side_by_name(name: str) -> str:
-    return "host" if re.match(r"(?:h_|host_)", name) else "device" if re.match(r"(?:d_|dev_|device_)", name) else ""
+    found = _SIDE.match(name)
+    return "" if found is None else "host" if found.lastgroup == "host" else "device"
+
+
+_SIDE = re.compile(r"(?P<host>h_|host(?:_|$)|\w*_host_?$)|(?P<device>d_|(?:dev|device)(?:_|$)|\w*_(?:dev|device)_?$)")
+"""Names that say on which side their memory is."""
 
 
 def _copies_beyond(function: Function) -> Iterator[Hit]:

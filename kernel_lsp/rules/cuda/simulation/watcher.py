@@ -461,13 +461,19 @@ class Watcher(Caller):
                 self.note("KL219", site, "index")
                 return
         if memory.kind == "global" and self.is_grid and address.origins & (LOADED | BLOCK) == LOADED:
-            self.note("KL219", site, "index")
+            if not self._is_in_a_segment(address, control):
+                self.note("KL219", site, "index")
             return
         if memory.kind != "global" or not self.is_grid or self.frames[0].left:
             return
         everywhere = address.origins | self.origins
         if not everywhere & (BLOCK | DATA | CHOSEN) or self._is_of_all_blocks(place, value):
             self.note("KL219", site, "blocks")
+
+    def _is_in_a_segment(self, address: Value, control: frozenset) -> bool:
+        """Return whether the element lies between two loads of one array, ``offsets[i]`` and ``offsets[i + 1]``."""
+        starts = {memory for memory, *_ in address.loads}
+        return any(memory in starts for memory, *_ in control - address.loads)
 
     def _is_of_all_blocks(self, place: Place, value: Value) -> bool:
         """Return whether the blocks along an axis of the grid update one element, each by data of its own."""

@@ -240,6 +240,10 @@ def _mentions(function: Function, node: Node | None, names: frozenset[str] | set
     return not has_hiding_call(function, node)
 
 
+_GROUPS = frozenset(("this_thread_block", "this_cluster", "this_grid", "tiled_partition"))
+"""Functions of cooperative groups that name the threads of a group."""
+
+
 def has_hiding_call(function: Function, node: Node) -> bool:
     """Return whether the node contains a call whose result is unknown or may be uniform."""
     known = function.caches.setdefault("hiding", {})
@@ -252,8 +256,8 @@ def has_hiding_call(function: Function, node: Node) -> bool:
 
 def _hides(function: Function, call: Node) -> bool:
     """Return whether the call's result may be uniform: votes, shuffles and unknown functions."""
-    name = function.callee(call).rpartition("::")[2].rpartition(".")[2]
-    return name not in _PURE_FUNCTIONS and name not in THREAD_SOURCES and name != "static_cast"
+    name = function.callee(call).partition("<")[0].rpartition("::")[2].rpartition(".")[2]
+    return name not in _PURE_FUNCTIONS | THREAD_SOURCES | _GROUPS and name != "static_cast"
 
 
 MAX_COMMON_CHARACTERS, MAX_COMMON_DEPTH = 80, 8

@@ -8,6 +8,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.bounds.thread_range import bare
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.kernel_texts import FULL_WARP
 from kernel_lsp.rules.cuda.model import Function
@@ -68,6 +69,16 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"`{name}` no longer exists: use `{name}_sync` with a mask", fix)
 
 
+def _is_guarded_so(function: Function, call: Node, mask: int) -> bool:
+    """Return whether a branch around the call leaves the lanes of the mask: ``if (lane < 8)`` for 0xff."""
+    for condition in map(bare, conditions_around(function, call)):
+        right = condition.child_by_field_id(fields.RIGHT)
+        n_lanes = function.constant(right) if function.operator(condition) == "<" else None
+        if n_lanes is not None and mask == (1 << n_lanes) - 1:
+            return True
+    return False
+
+
 @declare(
     "KL205",
     "partial-mask",
@@ -103,7 +114,7 @@ def partial_mask(function: Function) -> Iterator[Hit]:
         value = function.constant(mask)
         if mask.type == "call_expression" and function.callee(mask) == "__activemask":
             yield hit(file, mask, "`__activemask()` names the lanes that happen to be active: state the mask")
-        elif value is not None and value & _FULL_MASK != _FULL_MASK:
+        elif value is not None and value & _FULL_MASK != _FULL_MASK and not _is_guarded_so(function, call, value):
             yield hit(file, mask, f"partial mask {value:#x}: lanes outside of it must not reach this call")
 
 
