@@ -79,7 +79,7 @@ class RayCluster:
         self._process: asyncio.subprocess.Process | None = None
         self._log: asyncio.Task[None] | None = None
         self._folder, self._is_ready = Path(), False
-        self.n_gpus, self._entered_s = 0, 0.0
+        self.n_gpus, self._entered_s, self._joined_s = 0, 0.0, 0.0
 
     async def __aenter__(self) -> RayCluster:
         """Raises EnvironmentProblem."""
@@ -89,6 +89,7 @@ class RayCluster:
         self._folder = Path(tempfile.mkdtemp(prefix=f"kernel-lsp-{os.getpid()}-", dir=_parent()))
         try:
             await self._open()
+            self._joined_s = _now_s() - self._entered_s if self.address.address else 0.0
         except BaseException:
             await self.close()
             raise
@@ -112,8 +113,7 @@ class RayCluster:
     @property
     def slot_deadline_s(self) -> float:
         """Return the seconds left for the first slots. Joining a cluster counts, starting a Ray of our own does not."""
-        joined_s = _now_s() - self._entered_s if self.address.address else 0.0
-        return max(MIN_SLOT_S, self.address.wait_s - joined_s)
+        return max(MIN_SLOT_S, self.address.wait_s - self._joined_s)
 
     def slot(self, number: int) -> RaySlot:
         """Return one slot."""

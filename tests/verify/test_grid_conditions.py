@@ -39,6 +39,7 @@ def test_a_comparison_with_a_number_comes_out_by_the_argument() -> None:
         (("shl.b32 %r2, %r1, 1", "setp.eq.s32 %p1, %r2, 1554"), 777, 1554),
         (("xor.b32 %r2, %r1, 777", "setp.eq.s32 %p1, %r2, 0"), 777, 0),
         (("and.b32 %r2, %r1, 1023", "setp.eq.s32 %p1, %r2, 0"), 2048, 2047),
+        (("and.b32 %r2, %r1, 017", "setp.eq.s32 %p1, %r2, 0"), 16, 15),
         (("rem.s32 %r2, %r1, 768", "setp.eq.s32 %p1, %r2, 0"), 1536, 1537),
         (("add.s32 %r2, %r1, -1500", "setp.lt.u32 %p1, %r2, 100"), 1599, 1499),
         (("cvt.s64.s32 %rd1, %r1", "setp.gt.s64 %p1, %rd1, -1"), 0, -1),

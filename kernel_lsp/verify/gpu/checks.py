@@ -57,7 +57,7 @@ class Untimed:
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
         """Return at once: there are no baselines."""
 
-    async def has_baselines(self, operation: TimedOperation) -> bool:
+    async def has_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> bool:
         """Return True: none is missing."""
         return True
 
@@ -146,10 +146,14 @@ class GpuChecks:
             if not await _is_timed_later(gpu, job, progress):
                 return await gpu.device.evaluate(job, progress)
             found = await gpu.device.evaluate(replace(job, timed=()), progress)
-        if not isinstance(found, GpuReport):
+        if not isinstance(found, GpuReport) or job.is_in_vain:
             return found
         await _wait_for_baselines(gpu, job, progress, gpu.wait_s)
+        if job.is_in_vain:
+            return found
         times = await gpu.device.evaluate(replace(job, cases=timed, coming=(), rechecks=False), progress)
+        if isinstance(times, Unsupported):  # others fill the GPU by now: the cases were judged
+            return GpuReport(found.cases, found.comparisons, [*found.notes, f"not timed: {times.message}"])
         if not isinstance(times, GpuReport):
             return times
         return GpuReport(found.cases, times.comparisons, [*dict.fromkeys((*found.notes, *times.notes))])
@@ -205,11 +209,11 @@ class GpuChecks:
 async def _is_timed_later(gpu: MeasuringGpu, job: GpuJob, progress: Progress) -> bool:
     """Check whether a full verdict has modes of PyTorch to wait for: its cases then run meanwhile, and those that are
     timed once more afterwards. Any other verdict has waited as long as it may."""
-    if job.beside is None or gpu.wait_s <= 0.0:
+    if job.beside is None or gpu.wait_s <= 0.0 or job.is_in_vain:
         await _wait_for_baselines(gpu, job, progress, 0.0)
         return False
     with progress.stage("baselines"):
-        return not all([await gpu.timer.has_baselines(operation) for operation in _operations(job)])
+        return not all([await gpu.timer.has_baselines(each, at_least_s=gpu.wait_s) for each in _operations(job)])
 
 
 async def _wait_for_baselines(gpu: MeasuringGpu, job: GpuJob, progress: Progress, at_least_s: float) -> None:

@@ -65,8 +65,9 @@ MAX_THREADS = 1 << 31
 """Maximum threads of a grid with `int` thread numbers."""
 PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
 BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
-DEADLINE_S = 10.0
-"""Seconds on a busy machine; the instructions are the bound."""
+DEADLINE_S = 60.0
+"""Seconds of a wait; the instructions are the bound. An executor that overruns is ended, and nothing is known about the
+sizes."""
 
 
 async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
@@ -295,7 +296,6 @@ scratch."""
 MAX_VAST_INSTRUCTIONS, MAX_SUM_INSTRUCTIONS = 30_000_000, 80_000_000
 """Maximum instructions of a kernel, and of one that sums all of a single dim: 0.2 s, and 0.5 s. A kernel that needs
 more is not tested."""
-VAST_DEADLINE_S = 15.0
 LEAST_ERROR = 0.05
 """Minimum relative error of a whole output that is a failure. Omitted terms exceed it; a serial sum of a million terms,
 which is accepted here, does not."""
@@ -309,7 +309,7 @@ async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None
             continue
         bound = kernel.finder.bind(sizes)
         n_allowed = MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_VAST_INSTRUCTIONS
-        limits = Limits(0, n_allowed, VAST_DEADLINE_S, max_thread_instructions=n_allowed)
+        limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
         # Before PyTorch computes the reference.
         if not kernel.has_kernels_of(bound) or not await kernel.code.ends(bound, limits):
             continue

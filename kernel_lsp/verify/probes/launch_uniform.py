@@ -203,7 +203,15 @@ def _step_of(statement: Statement) -> _Step | None:
 
 
 def _operand(text: str) -> str | int:
-    return int(text.rstrip("U"), 0) if _NUMBER.match(text) else text
+    """Return a number of PTX, where a leading zero means octal, or the text of any other operand."""
+    digits = text.rstrip("U")
+    try:
+        return int(digits, 8 if _OCTAL.match(digits) else 0) if _NUMBER.match(text) else text
+    except ValueError:
+        return text
+
+
+_OCTAL = re.compile(r"-?0\d")
 
 
 def _follows(step: _Step, known: set[str]) -> bool:

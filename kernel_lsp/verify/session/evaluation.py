@@ -253,6 +253,8 @@ class Evaluation:
                     kernel = LoadedKernel(loaded, by.store, self._prepared, plan, progress, by.platform.gpu)
                     if (failure := await each(kernel)) is not None:
                         return failure
+                if not loaded.is_alive:
+                    progress.notes.append(f"{without} to the end: the executor gave no answer in time")
                 return None
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)

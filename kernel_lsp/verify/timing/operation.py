@@ -123,11 +123,14 @@ class OperationTimer:
         await self._offered(job)
         await self._baselines.wait(job, deadline - time.monotonic())
 
-    async def has_baselines(self, operation: TimedOperation) -> bool:
-        """Check whether all baselines of the operation are final: ready, timed or given up."""
+    async def has_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> bool:
+        """Check whether no baseline of the operation is waited for any more: each is ready, timed or given up, or the
+        wait that `wait_for_baselines` describes, which the first request starts, is over."""
         job = self._job(operation)
+        patience_s = max(self._patience_s, at_least_s)
+        deadline = self._waited_until.setdefault(job.job_id, time.monotonic() + patience_s)
         await self._offered(job)
-        return self._baselines.is_complete(job)
+        return self._baselines.is_complete(job) or time.monotonic() >= deadline
 
     async def time_operation(
         self, worker: Asker, operation: TimedOperation, *, patience_s: float | None = None

@@ -52,7 +52,7 @@ class NoClock:
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
         """Nothing to wait for."""
 
-    async def has_baselines(self, operation: TimedOperation) -> bool:
+    async def has_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> bool:
         return True
 
     async def offer(self, operation: TimedOperation) -> None:

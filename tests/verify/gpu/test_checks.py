@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.verdict import CheckOutcome, Crashed
+from kernel_lsp.core.verdict import CheckOutcome, Crashed, Unsupported
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
@@ -47,7 +47,7 @@ class Compiling(NoClock):
         self.is_ready, self.entries = is_ready, list[str]()
         self.device: GpuDevice
 
-    async def has_baselines(self, operation: TimedOperation) -> bool:
+    async def has_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> bool:
         return self.is_ready
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
@@ -83,6 +83,23 @@ async def test_a_full_verdict_waits_for_pytorch_when_its_cases_have_run(tmp_path
     assert clock.entries == ["waited 60 s", "timed"]
     assert sorted(each.shapes["x"] for each in progress.cases) == [(SMALL,), (LARGE,)]  # each is reported once
     assert progress.notes.count("affine: not timed: no clock here") == 1
+
+
+class TakenMeanwhile(Compiling):
+    """PyTorch's side, whose modes are compiled for so long that others fill the GPU."""
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        async def evaluate(*_: object) -> Unsupported:
+            return Unsupported(message="other processes fill the GPU")
+
+        self.device.evaluate = evaluate  # type: ignore[method-assign]
+
+
+async def test_cases_stay_judged_where_others_fill_the_gpu_during_the_wait(tmp_path: Path) -> None:
+    failure, progress = await checked(tmp_path, TakenMeanwhile(is_ready=False))
+    assert failure is None
+    assert len(progress.cases) == 2
+    assert "not timed: other processes fill the GPU" in progress.notes
 
 
 async def test_a_candidate_that_fails_a_case_waits_for_nothing(tmp_path: Path) -> None:

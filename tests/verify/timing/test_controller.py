@@ -300,6 +300,14 @@ async def test_the_wait_for_baselines_ends_with_its_patience_for_all_candidates_
         assert time.monotonic() - started < GENEROUS_S / 2
 
 
+async def test_after_the_wait_no_baseline_is_waited_for_any_more(tmp_path: Path) -> None:
+    async with bench(tmp_path, slow_modes={"default": 3600.0}, patience_s=0.0) as it:
+        one = operation("a", N_ELEMENTS)
+        assert not await it.timer.has_baselines(one, at_least_s=1.0)
+        await it.timer.wait_for_baselines(one, at_least_s=1.0)
+        assert await it.timer.has_baselines(one, at_least_s=1.0)
+
+
 async def test_what_is_being_compiled_stands_still_while_something_is_timed(tmp_path: Path) -> None:
     async with bench(tmp_path, slow_modes={"default": 1.0}) as it:
         await it.comparison(patience_s=0.3)
