@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kernel_lsp.rules import cuda
@@ -365,3 +367,10 @@ STAGE = """void stage(float* dev, const float* host, size_t count, cudaStream_t 
 def test_faults_are_followed_across_functions(text: str, hole: str, bad: str, good: str, code: str) -> None:
     assert code in {each.code for each in cuda.check(text.replace(hole, bad))}
     assert code not in {each.code for each in cuda.check(text.replace(hole, good))}
+
+
+def test_a_size_of_a_function_that_calls_itself_is_soon_unknown() -> None:
+    text = "int h(int x) { return h(x) + h(x - 1); }\n__global__ void k(float* a) { a[0] = 1.0f; }\n"
+    start = time.process_time()
+    cuda.check(text + "void run(float* a) { cudaMalloc(&a, h(h(2))); k<<<h(3), h(h(4))>>>(a); }\n")
+    assert time.process_time() - start < 5.0

@@ -1013,6 +1013,24 @@ def test_micro_steps_under_no_sync_reduce_once() -> None:
     assert found(text.replace("    loss.b", "    with model.no_sync():\n        loss.b")) == set()
 
 
+def test_code_that_is_compiled_later_is_read_anew() -> None:
+    text = (
+        "class Gate(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.t = 1.0\n\n"
+        "    def forward(self, x):\n        return torch.sigmoid(x / self.t)\n\n"
+        "def train(loader, steps):\n    gate = Gate().cuda()\n    model = gate\n"
+        "    for step, x in enumerate(loader):\n        gate.t = max(0.1, 1 - step / steps)\n        model(x)\n"
+    )
+    assert "KL174" not in {code for code, _ in found(text)}
+    assert "KL174" in {code for code, _ in found(text.replace("model = gate", "model = torch.compile(gate)"))}
+
+
+def test_a_name_that_is_set_many_times_is_followed_once() -> None:
+    text = "def f(x):\n" + "    x = g(x) + x.item()\n" * 400 + "    return x\n\ndef g(x):\n    return f(x)\n"
+    start = time.process_time()
+    found(text + "\ndef train(loader):\n    for x in loader:\n        loss = f(x)\n        loss.backward()\n")
+    assert time.process_time() - start < 5.0
+
+
 def test_functions_that_call_themselves_cost_no_more_than_others() -> None:
     calls = (
         "    return [walk(x[0]), walk(x[1]), walk(x[2]), walk(x[3]), walk(x[4]), walk(x[5]), walk(x[6]), walk(x[7])]\n"

@@ -130,6 +130,8 @@ _FILE_WORDS = (
     "caler",
     "scale_loss",
     "enabled=False",
+    "compile",
+    "dynamic=False",
 )
 _LINE_WORDS = ("Linear(", "Embedding(", "vocab", "VOCAB", "enabled=False")
 _DEFINITION_WORDS = ("Conv2d", "synchronize", "backward", ".eval()", ".item(", ".cpu(", "perf_counter", "time()")

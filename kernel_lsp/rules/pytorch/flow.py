@@ -150,6 +150,10 @@ def returned(call: ast.Call, scope: Scope) -> list[Value]:
 
 def stored(attribute: str, class_name: str, scope: Scope) -> list[Value]:
     """Return what the methods of a class assign to an attribute of `self`."""
+    return once(scope, ("stored", attribute, class_name), lambda: _stored(attribute, class_name, scope), [])
+
+
+def _stored(attribute: str, class_name: str, scope: Scope) -> list[Value]:
     found: list[Value] = []
     for function in scope.functions.storing.get(attribute, []) if class_name else ():
         if function.owner is not None and function.owner.name == class_name:
@@ -161,13 +165,18 @@ def stored(attribute: str, class_name: str, scope: Scope) -> list[Value]:
 
 def _assigned_to(target: str, statement: ast.stmt) -> Iterator[ast.expr]:
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    value = getattr(statement, "value", None)
+    value, name = getattr(statement, "value", None), target.rpartition(".")[2]
     for each in targets if isinstance(value, ast.expr) else ():
-        if isinstance(each, ast.Attribute) and ast.unparse(each) == target and isinstance(value, ast.expr):
+        if (
+            isinstance(each, ast.Attribute)
+            and each.attr == name
+            and ast.unparse(each) == target
+            and isinstance(value, ast.expr)
+        ):
             yield value
         elif isinstance(each, ast.Tuple) and isinstance(value, ast.Tuple) and len(each.elts) == len(value.elts):
             pairs = zip(each.elts, value.elts, strict=True)
-            yield from (part for name, part in pairs if ast.unparse(name) == target)
+            yield from (part for one, part in pairs if ast.unparse(one) == target)
 
 
 def values(node: ast.expr, scope: Scope) -> list[Value]:

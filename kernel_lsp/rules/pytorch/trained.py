@@ -67,13 +67,17 @@ def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
     return known
 
 
+def _is_made_on_device(name: str, scope: Scope, depth: int) -> bool:
+    """Return whether a value of the name is on the device, and none on the host."""
+    values = [flow.iterated(value, name, scope) or value for value in scope.assigned.get(name, [])]
+    return any(is_on_device(each, scope, depth + 1) for each in values) and not any(map(_is_host, values))
+
+
 def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
     match node:
         case ast.Name(id=name):
-            values = [flow.iterated(value, name, scope) or value for value in scope.assigned.get(name, [])]
-            is_known = any(is_on_device(v, scope, depth + 1) for v in values) and not any(map(_is_host, values))
             return (
-                is_known
+                flow.once(scope, ("on device", name), lambda: _is_made_on_device(name, scope, depth), False)
                 or _is_followed_to_device(node, scope, depth)
                 or name in scope.backward_values
                 or _is_loss_of_model(name, scope)

@@ -126,6 +126,7 @@ def _value_of_call(function: Function, node: Node, depth: int) -> int | None:
         return known_value(function, arguments[0], depth + 1)
     if (found := returned(function, node)) is not None:
         callee, value, given = found
+        depth += MAX_DEPTH // MAX_CALLS  # a function that calls itself twice doubles the work with each level
         numbers = {each: known_value(function, argument, depth + 1) for each, argument in given.items()}
         callee.given = {each: number for each, number in numbers.items() if number is not None}
         return known_value(callee, value, depth + 1)
