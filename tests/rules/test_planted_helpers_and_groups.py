@@ -387,7 +387,7 @@ def gain(P, S):
     ("code", "text", "defect", "correct"),
     [
         ("KL105", STEP, 'losses.append(float(out["loss"]))', 'losses.append(out["loss"].detach())'),
-        ("KL105", PREDICT, "found.append(model(x).cpu().numpy())", "found.append(model(x))"),
+        ("KL105", PREDICT, "found.append(float(model(x).mean()))", "found.append(model(x).cpu().numpy())"),
         ("KL160", ATTENTION, "torch.bmm(value, weights.transpose(1, 2))", "torch.bmm(value, key)"),
         ("KL161", HEAD, "128256", "1000"),
         ("KL163", NET, 'net.to("cuda")', 'net.to("cuda", memory_format=torch.channels_last)'),

@@ -3,7 +3,7 @@ kernels with them. Such results are accepted with a warning where PyTorch, which
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class NansReplaced(TorchDispatchMode):
     """Replaces NaN in the arguments of operations: `stand_ins` has a number for each kind of them, a word of
     `operators.json`. The first kind that an operation is of counts."""
 
-    def __init__(self, **stand_ins: float) -> None:
+    def __init__(self, stand_ins: Mapping[str, float]) -> None:
         super().__init__()
         self._stand_ins = stand_ins
 
@@ -55,12 +55,12 @@ class NansReplaced(TorchDispatchMode):
 def dropping_nans(way: int) -> NansReplaced:
     """Return the mode in which operations drop NaN: by the lower limit for `way` 0, by the upper one for 1."""
     limit = (NEVER_THE_LARGEST, NEVER_THE_LEAST)[way]
-    return NansReplaced(nan_lowest=NEVER_THE_LARGEST, nan_highest=NEVER_THE_LEAST, nan_either=limit)
+    return NansReplaced({"nan_lowest": NEVER_THE_LARGEST, "nan_highest": NEVER_THE_LEAST, "nan_either": limit})
 
 
 def selecting_by(stand_in: float) -> NansReplaced:
     """Return the mode in which a number stands for NaN where that selects a piece of a gradient."""
-    return NansReplaced(ordering=stand_in, gated_gradient=stand_in)
+    return NansReplaced({"ordering": stand_in, "gated_gradient": stand_in})
 
 
 def other_starts(captured: Captured) -> list[TorchDispatchMode]:
@@ -69,7 +69,8 @@ def other_starts(captured: Captured) -> list[TorchDispatchMode]:
     if captured.has("maximum_of_many", "minimum_of_many"):
         modes.append(FromTheLowest())
     if captured.has("nan_zero"):
-        modes.append(NansReplaced(nan_zero=0.0))  # the sum of a maximum and a minimum with zero, by `fmaxf` and `fminf`
+        # The sum of a maximum and a minimum with zero, by `fmaxf` and `fminf`.
+        modes.append(NansReplaced({"nan_zero": 0.0}))
     if captured.has("convolution", "convolution_gradient"):
         modes.append(SkippedPadding())
     return modes
