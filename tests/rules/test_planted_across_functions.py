@@ -319,6 +319,16 @@ class Cells {
     }
 };
 """
+COUNTED = """struct View { int width, height, row_bytes; };
+cudaError_t make(View v) {
+    float* x = nullptr;
+    const int count = v.width * v.height;
+    const int num_bytes = v.row_bytes * v.height;
+    cudaError_t error = cudaMalloc(&x, BYTES);
+    cudaFree(x);
+    return error == cudaSuccess && count > num_bytes ? cudaErrorInvalidValue : error;
+}
+"""
 STAGE = """void stage(float* dev, const float* host, size_t count, cudaStream_t stream) {
     cudaMemcpyAsync(dev, host, count * sizeof(float), KIND, stream);
 }
@@ -334,6 +344,7 @@ STAGE = """void stage(float* dev, const float* host, size_t count, cudaStream_t 
         (SEGMENTS, "END", "begin + 1024", "offsets[blockIdx.x + 1]", "KL219"),
         (CELLS, "SIZE", "sizeof(cells_)", "count * sizeof(*cells_)", "KL254"),
         (CELLS, "SIZE", "count", "count * sizeof(float)", "KL254"),
+        (COUNTED, "BYTES", "count", "num_bytes", "KL254"),
         (STAGE, "KIND", "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice", "KL255"),
         (LAUNCHER, "ROWS", "32", "8", "KL230"),
         (PAIRS, "FACTOR", "1", "2", "KL233"),

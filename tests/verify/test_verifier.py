@@ -21,7 +21,9 @@ from kernel_lsp.evolve.run.export_source import checked_winner
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.evolve.run.request import SeedKernel
 from kernel_lsp.source.pytorch import read_target
+from kernel_lsp.verify.probes import far_sizes
 from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.evaluation import NO_ANSWER
 from kernel_lsp.verify.session.session import Session
 from tests.corpora import Kernel, read_kernels
 from tests.verify.test_scalar_mutation import counted_captures
@@ -104,6 +106,21 @@ def test_there_are_ten_attacks_that_scalar_mutation_alone_catches() -> None:
 async def test_check_refuses_them() -> None:
     verdict = await check_kernel(BLENDED[0].file, None, CORPUS, SETTINGS)
     assert verdict.outcome.kind == "mismatch"
+
+
+async def test_sizes_that_the_executor_had_no_time_for_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine leaves them out, and a verdict that says nothing would seem to have looked."""
+    (tmp_path / "model.py").write_text(POWER.replace("p=1.5", "p=2.0"))
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text(NO_POWER.replace("fabsf(x[i]) * sqrtf(fabsf(x[i]))", "powf(fabsf(x[i]), p)"))
+    settings = load_settings(tmp_path, {"device": "cpu"})
+    in_time = await check_kernel(kernel, None, tmp_path, settings)
+    monkeypatch.setattr(far_sizes, "DEADLINE_S", 1e-6)
+    too_late = await check_kernel(kernel, None, tmp_path, settings)
+    said = [any(NO_ANSWER in note for note in verdict.notes) for verdict in (in_time, too_late)]
+    assert said == [False, True], (in_time.notes, too_late.notes)
 
 
 async def test_export_refuses_them() -> None:

@@ -133,8 +133,8 @@ def given(name: str, scope: Scope) -> list[Value]:
     function = scope.function
     if function is None or name not in scope.parameters:
         return []
-    found = [(call, caller, pair) for call, caller in callers(scope) for pair in bound(call, function)]
-    return [(pair[1], caller) for _, caller, pair in found if pair[0] == name]
+    calls = callers(scope)
+    return [(value, caller) for call, caller in calls for taker, value in bound(call, function) if taker == name]
 
 
 def returned(call: ast.Call, scope: Scope) -> list[Value]:
@@ -166,13 +166,10 @@ def _stored(attribute: str, class_name: str, scope: Scope) -> list[Value]:
 def _assigned_to(target: str, statement: ast.stmt) -> Iterator[ast.expr]:
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
     value, name = getattr(statement, "value", None), target.rpartition(".")[2]
-    for each in targets if isinstance(value, ast.expr) else ():
-        if (
-            isinstance(each, ast.Attribute)
-            and each.attr == name
-            and ast.unparse(each) == target
-            and isinstance(value, ast.expr)
-        ):
+    if not isinstance(value, ast.expr):
+        return
+    for each in targets:
+        if isinstance(each, ast.Attribute) and each.attr == name and ast.unparse(each) == target:
             yield value
         elif isinstance(each, ast.Tuple) and isinstance(value, ast.Tuple) and len(each.elts) == len(value.elts):
             pairs = zip(each.elts, value.elts, strict=True)
@@ -266,10 +263,10 @@ def _class_of(node: ast.expr, scope: Scope) -> str:
             found = [class_of(each, scope) for each in sources if each is not None and each is not node]
             found += [class_of(each, where) for each, where in values(node, scope) if each is not node]
             return next(filter(None, found), "")
-        case ast.Attribute() | ast.IfExp() | ast.Subscript():
-            found = [class_of(each, where) for each, where in values(node, scope)]
-            is_part = isinstance(node, ast.Subscript)
-            return next(filter(None, found), class_of(node.value, scope) if is_part else "")  # type: ignore[union-attr]  # a subscript
+        case ast.Subscript(value=whole):
+            return _class_of_values(node, scope) or class_of(whole, scope)
+        case ast.Attribute() | ast.IfExp():
+            return _class_of_values(node, scope)
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _KEEPS_OBJECT:
             return class_of(inner, scope)
         case ast.Call(args=[first, *_]) if called_name(node) in _WRAPPERS:
@@ -281,6 +278,10 @@ def _class_of(node: ast.expr, scope: Scope) -> str:
         case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.List(elts=[element, *_]):
             return class_of(element, scope)
     return ""
+
+
+def _class_of_values(node: ast.expr, scope: Scope) -> str:
+    return next(filter(None, (class_of(each, where) for each, where in values(node, scope))), "")
 
 
 def _annotation(name: str, scope: Scope) -> str:

@@ -148,11 +148,7 @@ def _has_graph(node: ast.expr, scope: Scope, terms: frozenset[Term] = frozenset(
 
 def _terms(scope: Scope) -> frozenset[Term]:
     """Return the names of the losses of a scope, of what it calls and is called by, and of what they are sums of."""
-    if ("terms",) not in scope.followed:
-        scope.followed["terms",] = frozenset()
-        scope.followed["terms",] = frozenset(_read_terms(scope))
-    found: frozenset[Term] = scope.followed["terms",]
-    return found
+    return flow.once(scope, ("terms",), lambda: frozenset(_read_terms(scope)), frozenset())
 
 
 def _read_terms(scope: Scope) -> Iterator[Term]:

@@ -68,6 +68,7 @@ from kernel_lsp.verify.session.pipeline import Evaluator, audited, screened_on
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
+NO_ANSWER = "the executor gave no answer in time; check again when the machine is idle"
 Check = Callable[[LoadedKernel], Awaitable[CheckOutcome | None]]
 
 
@@ -254,7 +255,7 @@ class Evaluation:
                     if (failure := await each(kernel)) is not None:
                         return failure
                 if not loaded.is_alive:
-                    progress.notes.append(f"{without} to the end: the executor gave no answer in time")
+                    progress.notes.append(f"in part {without}: {NO_ANSWER}")
                 return None
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)

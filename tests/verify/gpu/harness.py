@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,8 @@ def worker(program: Path = FAKE) -> Worker:
 @asynccontextmanager
 async def gpu(folder: Path, make_worker: Callable[[], SlotWorker] = worker) -> AsyncIterator[GpuDevice]:
     """A device with lock files of its own."""
-    slot = GpuSlot(make_worker, 0, folder / "gpu", StubCompiler())  # type: ignore[arg-type]
+    compiler: Any = StubCompiler()
+    slot = GpuSlot(make_worker, 0, folder / "gpu", compiler)
     async with GpuDevice(slot, lock_directory=folder) as device:
         yield device
 

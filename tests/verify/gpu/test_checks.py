@@ -71,7 +71,8 @@ async def checked(
     async with gpu(folder) as device:
         clock.device = device
         progress = Progress(kernel)
-        checks: Any = GpuChecks(Cases(made), [MeasuringGpu(device, clock, WAIT_S)], 0)  # type: ignore[arg-type]
+        store: Any = Cases(made)
+        checks = GpuChecks(store, [MeasuringGpu(device, clock, WAIT_S)], 0)
         plans = [[(each.case, each.bound) for each in made]]
         return await checks.check(build(kernel).built, plans, progress, beside=look if is_full else None), progress
 
@@ -92,7 +93,8 @@ class TakenMeanwhile(Compiling):
         async def evaluate(*_: object) -> Unsupported:
             return Unsupported(message="other processes fill the GPU")
 
-        self.device.evaluate = evaluate  # type: ignore[method-assign]
+        device: Any = self.device
+        device.evaluate = evaluate
 
 
 async def test_cases_stay_judged_where_others_fill_the_gpu_during_the_wait(tmp_path: Path) -> None:

@@ -219,8 +219,14 @@ def _other_type(text: str, element: str, n_bytes: int) -> str:
 _CASTS = re.compile(r"\bstatic_cast\s*<[^<>]*>|\(\s*size_t\s*\)|\bsize_t\b")
 
 
-_COUNT = re.compile(r"(?:n_|num_)?(?:count|total|n_?elem(?:ent)?s?|num_?\w+|pixels|cells)_?")
-"""Names that say that they count elements, whatever their value is made of."""
+_COUNT = re.compile(r"(?:n_|num_)?(?:count|elem(?:ent)?s|pixels|cells)_?")
+"""Names that count elements: a width among their factors is one in elements, too."""
+
+
+def _speaks_of_bytes(function: Function, size: Node, said: str) -> bool:
+    """Return whether a name of the size, or of what the size stands for, is one of bytes."""
+    is_counted = _COUNT.fullmatch(function.source(size)) is not None
+    return _BYTES.search(_CASTS.sub("", said.replace("width", "") if is_counted else said)) is not None
 
 
 def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
@@ -234,9 +240,7 @@ def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     ):
         return False
     is_plain = any(
-        (_COUNT.fullmatch(function.source(each)) or not _BYTES.search(_CASTS.sub("", said)))
-        and _is_known(function, each)
-        and not _has_call(function, each)
+        not _speaks_of_bytes(function, each, said) and _is_known(function, each) and not _has_call(function, each)
         for each, said in sizes
     )
     return is_plain or _is_container_size(function, size)

@@ -69,7 +69,7 @@ def legacy_shuffle(function: Function) -> Iterator[Hit]:
             yield hit(file, call, f"`{name}` no longer exists: use `{name}_sync` with a mask", fix)
 
 
-def _is_guarded_so(function: Function, call: Node, mask: int) -> bool:
+def _guard_leaves_lanes_of(function: Function, call: Node, mask: int) -> bool:
     """Return whether a branch around the call leaves the lanes of the mask: ``if (lane < 8)`` for 0xff."""
     for condition in map(bare, conditions_around(function, call)):
         right = condition.child_by_field_id(fields.RIGHT)
@@ -114,7 +114,9 @@ def partial_mask(function: Function) -> Iterator[Hit]:
         value = function.constant(mask)
         if mask.type == "call_expression" and function.callee(mask) == "__activemask":
             yield hit(file, mask, "`__activemask()` names the lanes that happen to be active: state the mask")
-        elif value is not None and value & _FULL_MASK != _FULL_MASK and not _is_guarded_so(function, call, value):
+        elif (
+            value is not None and value & _FULL_MASK != _FULL_MASK and not _guard_leaves_lanes_of(function, call, value)
+        ):
             yield hit(file, mask, f"partial mask {value:#x}: lanes outside of it must not reach this call")
 
 
