@@ -30,6 +30,23 @@ DRAWN_ELEMENTS = 1 << 26
 """Elements from which a tensor of `torch.rand` is made later: 256 MiB."""
 KEEPS_VALUES = frozenset(("detach", "cpu", "contiguous"))
 """Functions that return a tensor's own memory. With more arguments, such as a memory format, they may copy it."""
+METADATA = frozenset(
+    (
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "layout",
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "ndimension",
+        "stride",
+        "__len__",
+    )
+)
+"""Properties and methods of a tensor that read none of its numbers: masks are drawn in the shape of other inputs."""
 PIECE_ELEMENTS = 1 << 24
 """Elements made at a time, to bound the memory used."""
 HEAD = b"kernel-lsp uniform "
@@ -43,8 +60,8 @@ MAP_NORESERVE = 0x4000
 
 
 class ParallelRandom(TorchFunctionMode):
-    """Draw what `torch.rand` and `torch.randn` make on processors in float32, where it is large. Each chunk has a
-    generator of its own, seeded from PyTorch's."""
+    """Draw what `torch.rand` and `torch.randn` make on processors in float32, and `torch.randint`, where it is large.
+    Each chunk has a generator of its own, seeded from PyTorch's."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -55,6 +72,13 @@ class ParallelRandom(TorchFunctionMode):
             is_plain = made.device.type == "cpu" and made.dtype is torch.float32
             if is_plain and made.numel() >= LARGE_ELEMENTS:
                 _fill(made.view(-1), FILLS[function], None)
+                return made
+        if function is torch.randint and given.keys() <= PLAIN and len(args) in (2, 3):
+            *limits, shape = args
+            made = torch.empty(shape, **{"dtype": torch.int64, **given})
+            if made.device.type == "cpu" and made.numel() >= LARGE_ELEMENTS:
+                low, high = (0, *limits)[-2:]
+                _fill(made.view(-1), lambda chunk, generator: chunk.random_(low, high, generator=generator), None)
                 return made
         return function(*args, **given)
 
@@ -101,7 +125,11 @@ class DeferredRandom(TorchFunctionMode):
             if is_plain and like.numel() >= DRAWN_ELEMENTS:
                 return self._stand_in(like)
         is_kept = getattr(function, "__name__", "") in KEEPS_VALUES and len(args) == 1 and not given
-        if not is_kept and any(map(self._is_stand_in, pytree.tree_leaves((args, given)))):
+        if (
+            not is_kept
+            and not _reads_metadata(function)
+            and any(map(self._is_stand_in, pytree.tree_leaves((args, given))))
+        ):
             self.was_read = True
             raise RuntimeError("large random numbers are read")
         return function(*args, **given)
@@ -120,6 +148,12 @@ class DeferredRandom(TorchFunctionMode):
     def _is_stand_in(self, value: Any) -> bool:
         is_stored = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
         return is_stored and value.untyped_storage().data_ptr() in self._seeds
+
+
+def _reads_metadata(function: Any) -> bool:
+    """Check whether a function reads a tensor's shape, say. A property comes as the `__get__` of its descriptor."""
+    name = getattr(function, "__name__", "")
+    return (getattr(function.__self__, "__name__", "") if name == "__get__" else name) in METADATA
 
 
 def untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

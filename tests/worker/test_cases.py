@@ -915,3 +915,45 @@ def test_special_values_are_numbers_among_what_is_chosen_from(tmp_path: Path) ->
 def test_nothing_is_told_of_choices_where_no_elements_are_equal(tmp_path: Path) -> None:
     capture_text("def f(x):\n    return x.topk(3)[1]", "f", inputs=[tensor("x", 8, 16)])
     assert output_of(make_case("forward", {"x": (8, 16)}, "normal", tmp_path), "out").chosen is None
+
+
+COUNTED = """
+from pathlib import Path
+
+CALLS = Path("{calls}")
+
+
+def f(x, other):
+    return x * other
+
+
+def get_inputs():
+    CALLS.write_text(CALLS.read_text() + "1")
+    return [torch.rand(40, 50), {other}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "n_calls", "limits"),
+    [
+        ("torch.randint(0, 2, (40, 50)).bool()", 0, (0, 1)),
+        ("torch.arange(5, 2005).view(40, 50)", 1, (5, 2004)),
+        ("torch.rand(40, 50)", 0, (-9, 9)),
+    ],
+    ids=["truth values", "integers", "floats"],
+)
+def test_inputs_of_the_user_s_are_made_for_no_case_without_one_of_them(
+    other: str, n_calls: int, limits: tuple[int, int], tmp_path: Path
+) -> None:
+    """A task with a mask of 2^30 elements took 8 s for each of its cases, of any size."""
+    calls = tmp_path / "calls"
+    calls.write_text("")
+    capture_text(COUNTED.format(calls=calls, other=other), "f")
+    calls.write_text("")
+    for number, family in enumerate(("normal", "uniform")):
+        shapes = {"x": (3, 7), "other": (3, 7)}
+        made = load(make_case("forward", shapes, family, tmp_path / str(number)).inputs, "other")
+        assert limits[0] <= made.min() <= made.max() <= limits[1]
+    assert len(calls.read_text()) == n_calls
+    make_case("forward", {"x": (40, 50), "other": (40, 50)}, "given", tmp_path / "given")
+    assert len(calls.read_text()) == n_calls + 1

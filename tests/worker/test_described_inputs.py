@@ -63,7 +63,7 @@ def test_a_file_of_as_many_bytes_as_its_tensor_describes_nothing(tmp_path: Path)
 
 
 def values_of(fresh: Inputs, *, draws_on: torch.device | None = CPU, family: str = "given") -> Values:
-    leaf = SimpleNamespace(dtype=torch.float32)
+    leaf = SimpleNamespace(dtype=torch.float32, state=None)
     captured: Any = SimpleNamespace(inputs=SimpleNamespace(fresh=fresh, tensors=[leaf]), captured_sizes={})
     return Values(captured, family, "plain", 3, {}, draws_on=draws_on)
 
@@ -128,6 +128,22 @@ def test_a_tensor_that_shares_the_memory_of_a_large_one_has_its_numbers() -> Non
         same = large.detach().cpu().contiguous()
     assert random.seed_of(same) == random.seed_of(large) is not None
     assert random.seed_of(torch.zeros(40, 50)) is None
+
+
+def test_other_inputs_may_have_the_shape_of_a_large_one() -> None:
+    with DeferredRandom() as random:
+        large = torch.rand(40, 50)
+        mask = torch.randint(0, 2, large.shape).bool()
+        others = [torch.zeros(large.size(0), large.dim(), dtype=large.dtype), torch.ones(large.numel(), len(large))]
+    assert random.seed_of(large) is not None
+    assert not random.was_read
+    assert (mask.shape, others[0].shape, others[1].shape) == ((40, 50), (40, 2), (2000, 40))
+
+
+def test_a_property_that_is_a_view_of_the_numbers_reads_them() -> None:
+    with DeferredRandom() as random, pytest.raises(RuntimeError, match="are read"):
+        _ = torch.rand(40, 50).T
+    assert random.was_read
 
 
 @pytest.mark.parametrize(

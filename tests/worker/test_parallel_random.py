@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from kernel_lsp.worker.cases.families import PARAMETER_NOISE, near_own_values, o
 from kernel_lsp.worker.large_random import LARGE_ELEMENTS, ParallelRandom, standard_normal
 
 
-def drawn(function: Callable[..., torch.Tensor], *shape: int, seed: int = 0, **given: object) -> torch.Tensor:
+def drawn(function: Callable[..., torch.Tensor], *shape: Any, seed: int = 0, **given: Any) -> torch.Tensor:
     torch.manual_seed(seed)
     with ParallelRandom():
         return function(*shape, **given)
@@ -35,8 +36,22 @@ def test_other_draws_are_pytorch_s_own() -> None:
     for given in ({}, {"dtype": torch.float64}, {"requires_grad": True}):
         torch.manual_seed(0)
         assert torch.equal(torch.rand(3, 5, **given), drawn(torch.rand, 3, 5, **given))
-    torch.manual_seed(0)
-    assert torch.equal(torch.randint(0, 9, (LARGE_ELEMENTS,)), drawn(torch.randint, 0, 9, (LARGE_ELEMENTS,)))
+    for args, given in (((0, 9, (30, 5)), {}), ((9, (LARGE_ELEMENTS,)), {"requires_grad": False})):
+        torch.manual_seed(0)
+        assert torch.equal(torch.randint(*args, **given), drawn(torch.randint, *args, **given))
+
+
+def test_large_integers_are_drawn_in_chunks_within_their_limits() -> None:
+    three, negative = drawn(torch.randint, 3, (4, LARGE_ELEMENTS // 4)), drawn(torch.randint, -2, 2, (LARGE_ELEMENTS,))
+    assert (three.shape, three.dtype) == ((4, LARGE_ELEMENTS // 4), torch.int64)
+    for numbers, low, n in ((three, 0, 3), (negative, -2, 4)):
+        shares = torch.bincount(numbers.view(-1) - low, minlength=n) / LARGE_ELEMENTS
+        assert len(shares) == n
+        assert float((shares - 1 / n).abs().max()) < 1e-3
+    first, second, *_ = negative.split(large_random.CHUNK_ELEMENTS)
+    assert not torch.equal(first, second)
+    assert torch.equal(three, drawn(torch.randint, 3, (4, LARGE_ELEMENTS // 4)))
+    assert drawn(torch.randint, 0, 9, (LARGE_ELEMENTS,), dtype=torch.int32).dtype == torch.int32
 
 
 def test_noise_of_large_parameters_follows_the_seed_and_small_one_is_pytorch_s_own() -> None:

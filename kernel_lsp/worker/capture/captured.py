@@ -130,6 +130,8 @@ class Captured:
     """Text of each number of the caller in the graph that the reference is printed from, by node and argument."""
     separable: dict[sympy.Symbol, bool] = field(default_factory=dict)
     """Symbols along whose dim slices were tried, and whether each is computed from its own inputs alone."""
+    observed: dict[int, tuple[int, int] | None] = field(default_factory=dict)
+    """[low, high) of the integers that `get_inputs` makes, by input; empty until a case needs one."""
     kept: KeptParameters = field(default_factory=KeptParameters)
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""

@@ -61,6 +61,7 @@ def widened(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 TIES = "halves"
 """The family for rounding to integers, or to fractions and multiples that the code names."""
 GIVEN = "given"
@@ -112,11 +113,11 @@ class Values:
         return [self.family if is_shared or size == max(sizes) else "normal" for size in sizes]
 
     def _given(self) -> tuple[list[torch.Tensor] | None, dict[int, int]]:
-        """Return the user's own inputs, and the seeds of those that a file may describe. They are made only where they
-        are wanted, or where integers among them determine a range."""
-        fresh, is_own = self.captured.inputs.fresh, self.family == GIVEN and are_captured(self.captured, self.sizes)
-        is_wanted = is_own or any(not leaf.dtype.is_floating_point for leaf in self.captured.inputs.tensors)
-        if fresh is None or not is_wanted:
+        """Return the user's own inputs, and the seeds of those that a file may describe. They are made only for a case
+        that has some of them: integers at the captured sizes, and all in the family of their own."""
+        fresh, is_own = self.captured.inputs.fresh, self.family == GIVEN
+        keeps_some = is_own or any(leaf.state is None and _is_integer(leaf) for leaf in self.captured.inputs.tensors)
+        if fresh is None or not keeps_some or not are_captured(self.captured, self.sizes):
             return None, {}
         if is_own and self.draws_on is not None and (described := self._described(fresh, self.draws_on)) is not None:
             return described
@@ -147,20 +148,21 @@ class Values:
             return own.clone() if self.placed else own
         if leaf.dtype.is_floating_point:
             return draw(family, shape, leaf.dtype, self.seed, leaf.name)
-        return self._integers(position, shape, own)
+        return self._integers(position, shape)
 
-    def _integers(self, position: int, shape: tuple[int, ...], own: torch.Tensor | None) -> torch.Tensor:
+    def _integers(self, position: int, shape: tuple[int, ...]) -> torch.Tensor:
         """Return the integers of an input. A range that was only observed says nothing about other values: within it,
         all families are alike. A range that ends at a dim's size, e.g. `torch.randint(0, vocabulary, ...)`, scales with
         it."""
         leaf = self.captured.inputs.tensors[position]
         generator = own_generator(self.seed, self.family, leaf.name)
         size = self._size_indexed(position, self.sizes)
-        known = leaf.integer_range or _observed_range(own)
+        known = leaf.integer_range or _observed_range(self.captured, position)
         if known and known[1] == self._size_indexed(position, self.captured.captured_sizes):
             known = (known[0], size or known[1])
         if known is None and size is None:
-            return unlimited(self.integers_of if own is None else PLAIN, shape, leaf.dtype, generator)
+            is_unknown = self.captured.inputs.fresh is None
+            return unlimited(self.integers_of if is_unknown else PLAIN, shape, leaf.dtype, generator)
         family = self.family if leaf.integer_range or size is not None else PLAIN
         return limited(family, shape, leaf.dtype, _within(known, size), generator)
 
@@ -213,10 +215,24 @@ def _within(known: tuple[int, int] | None, size: int | None) -> tuple[int, int]:
     return max(low, -size), size if known is None else min(high, size)
 
 
-def _observed_range(own: torch.Tensor | None) -> tuple[int, int] | None:
-    if own is None or own.dtype == torch.bool or not own.numel():
+def _observed_range(captured: Captured, position: int) -> tuple[int, int] | None:
+    """Return [low, high) of the integers that the user's code makes for an input, which is run once per capture; None
+    for truth values, and where there are none."""
+    if captured.inputs.fresh is None or captured.inputs.tensors[position].dtype == torch.bool:
         return None
-    return int(own.min()), int(own.max()) + 1
+    if not captured.observed:
+        with seeded(0), ParallelRandom():
+            own = captured.inputs.fresh()
+        captured.observed = {n: _range_of(value) for n, value in enumerate(own) if value.dtype in INTEGERS}
+    return captured.observed[position]
+
+
+def _range_of(own: torch.Tensor) -> tuple[int, int] | None:
+    return (int(own.min()), int(own.max()) + 1) if own.numel() else None
+
+
+def _is_integer(leaf: TensorLeaf) -> bool:
+    return not leaf.dtype.is_floating_point
 
 
 def _lifted_state(captured: Captured, leaf: TensorLeaf, shape: tuple[int, ...], seed: int) -> torch.Tensor:
