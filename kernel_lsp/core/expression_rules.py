@@ -93,7 +93,7 @@ def _is_integral(expression: Expression) -> bool:
     return True
 
 
-def _constant(expression: Expression) -> int | None:
+def integer_of(expression: Expression) -> int | None:
     """Return the integer value of a constant expression, else None."""
     if isinstance(expression, Constant) and type(expression.value) is int:
         return expression.value
@@ -101,13 +101,13 @@ def _constant(expression: Expression) -> int | None:
 
 
 def _add(left: Expression, right: Expression) -> Expression | None:
-    if _constant(left) == 0:
+    if integer_of(left) == 0:
         return right
-    if _constant(right) == 0:
+    if integer_of(right) == 0:
         return left
-    if _constant(left) is not None:
+    if integer_of(left) is not None:
         return binary("+", right, left)
-    added = _constant(right)
+    added = integer_of(right)
     if added is None:
         return None
     match left:
@@ -124,15 +124,15 @@ def _joins(value: int, inner: Expression) -> bool:
 
 
 def _subtract(left: Expression, right: Expression) -> Expression | None:
-    if _constant(right) == 0:
+    if integer_of(right) == 0:
         return left
     if not (_is_integral(left) and _is_integral(right)):
         return None
     if left == right:
         return Constant(0)
-    subtracted = _constant(right)
+    subtracted = integer_of(right)
     if subtracted is not None:
-        ends_in_constant = isinstance(left, Binary) and left.operator in "+-" and _constant(left.right) is not None
+        ends_in_constant = isinstance(left, Binary) and left.operator in "+-" and integer_of(left.right) is not None
         return binary("+", left, Constant(-subtracted)) if subtracted < 0 or ends_in_constant else None
     match left:
         case Binary("+", first, second) if second == right:
@@ -143,15 +143,15 @@ def _subtract(left: Expression, right: Expression) -> Expression | None:
 
 
 def _multiply(left: Expression, right: Expression) -> Expression | None:
-    if _constant(left) == 0 or _constant(right) == 0:
+    if integer_of(left) == 0 or integer_of(right) == 0:
         return Constant(0)
-    if _constant(left) == 1:
+    if integer_of(left) == 1:
         return right
-    if _constant(right) == 1:
+    if integer_of(right) == 1:
         return left
-    if _constant(left) is not None:
+    if integer_of(left) is not None:
         return binary("*", right, left)
-    factor = _constant(right)
+    factor = integer_of(right)
     if factor is not None:
         match left:
             case Binary("*", inner, Constant(value)) if type(value) is int and _joins(value * factor, inner):
@@ -162,7 +162,7 @@ def _multiply(left: Expression, right: Expression) -> Expression | None:
 def _floor_divide(left: Expression, right: Expression) -> Expression | None:
     if not (_is_integral(left) and _is_integral(right)):
         return None
-    if _constant(right) == 1:
+    if integer_of(right) == 1:
         return left
     quotient = _divide_exactly(left, right)
     if quotient is not None:
@@ -180,7 +180,7 @@ def _floor_divide(left: Expression, right: Expression) -> Expression | None:
 def _modulo(left: Expression, right: Expression) -> Expression | None:
     if not (_is_integral(left) and _is_integral(right)):
         return None
-    if _constant(right) == 1 or _divide_exactly(left, right) is not None:
+    if integer_of(right) == 1 or _divide_exactly(left, right) is not None:
         return Constant(0)
     split = _split_sum(left, right)
     if split is not None:  # (a * d + b) % d == b % d
@@ -239,7 +239,7 @@ def _sum(terms: list[_Term]) -> Expression:
 
 
 def _positive(expression: Expression) -> bool:
-    value = _constant(expression)
+    value = integer_of(expression)
     return value is not None and value > 0
 
 
@@ -247,7 +247,7 @@ def _divide_exactly(left: Expression, right: Expression) -> Expression | None:
     """Return q with left == q * right, when the factors of the product show it."""
     if left == right:
         return Constant(1)
-    dividend, divisor = _constant(left), _constant(right)
+    dividend, divisor = integer_of(left), integer_of(right)
     if dividend is not None:
         return Constant(dividend // divisor) if divisor and dividend % divisor == 0 else None
     factors, denominators = _factors(left), _factors(right)
@@ -256,7 +256,7 @@ def _divide_exactly(left: Expression, right: Expression) -> Expression | None:
             if factor == denominator:
                 factors[position] = Constant(1)
                 break
-            upper, lower = _constant(factor), _constant(denominator)
+            upper, lower = integer_of(factor), integer_of(denominator)
             if upper is not None and lower and upper % lower == 0:
                 factors[position] = Constant(upper // lower)
                 break

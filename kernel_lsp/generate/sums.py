@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.fusion.row_patterns import is_count
 from kernel_lsp.generate.ir.index import as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, operation, rewrite
+from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, operands_of, operation, rewrite
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 
 
@@ -109,13 +109,13 @@ def find_moments(tensor: Tensor) -> Moments | None:
     second = tensor.definition
     if not isinstance(second, Reduction) or not is_plain_sum(second):
         return None
-    factors = _operands(second.body, "mul")
-    difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
+    factors = operands_of(second.body, "mul")
+    difference = operands_of(factors[0], "sub") if factors and factors[0] == factors[1] else ()
     if not difference:
         return None
     value, mean = difference[0], _resolved(difference[1])
-    offset, quotient = _operands(mean, "add") or (None, mean)
-    fraction = _operands(quotient, "div")
+    offset, quotient = operands_of(mean, "add") or (None, mean)
+    fraction = operands_of(quotient, "div")
     total = _resolved(fraction[0]) if fraction else None
     first = total.tensor.definition if isinstance(total, Access) and total.mask is None else None
     if total is None or not isinstance(first, Reduction) or not is_plain_sum(first) or not _walks_alike(first, second):
@@ -135,10 +135,6 @@ def _resolved(scalar: Scalar) -> Scalar:
         found = scalar.tensor.definition
         scalar = found.body.substitute(dict(zip(found.variables, scalar.index, strict=True)))
     return scalar
-
-
-def _operands(scalar: Scalar, name: str) -> tuple[Scalar, ...]:
-    return scalar.operands if isinstance(scalar, Operation) and scalar.name == name else ()
 
 
 def _walks_alike(first: Reduction, second: Reduction) -> bool:

@@ -163,6 +163,6 @@ DEVICE_PATTERNS = ("nvidia[0-9]*", "dxg")
 """Device files of the driver, and of Windows GPUs under WSL."""
 
 
-def has_gpu(folder: Path = DEVICE_FOLDER) -> bool:
+def has_gpu() -> bool:
     """Return True when a GPU device file exists. Only running something shows that the GPU works."""
-    return any(next(folder.glob(pattern), None) is not None for pattern in DEVICE_PATTERNS)
+    return any(next(DEVICE_FOLDER.glob(pattern), None) is not None for pattern in DEVICE_PATTERNS)

@@ -22,6 +22,8 @@ _CPP_TYPE = re.compile(
 )
 _DIM3 = re.compile(r"dim3\s*(?=\()")
 _ATTRIBUTE = re.compile(r"\s*(\w+)\s*=\s*(\d{1,9})(?!\w)", re.ASCII)
+MAX_SHOWN = 40
+"""Maximum characters of the text that a message quotes."""
 RESERVED_NAMES = frozenset({"and", "or", "not", "true", "false", "inf", "nan", "none", *FUNCTIONS})
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -238,5 +240,5 @@ def _found(piece: Piece) -> str:
     return f", and found '{_shorten(piece.text)}'" if piece.text else ""
 
 
-def _shorten(text: str, limit: int = 40) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"

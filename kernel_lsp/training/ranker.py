@@ -80,14 +80,14 @@ class CostModel:
         return CostModel([Tree(*each) for each in value["trees"]])
 
 
-def fit_cost_model(x: Array, y: Array, draw: np.random.Generator, n_trees: int = N_TREES) -> CostModel:
+def fit_cost_model(x: Array, y: Array, draw: np.random.Generator) -> CostModel:
     """Return the model of these rows. `y` has mean 0 within each task."""
     edges = [_edges(column) for column in x.T]
     codes = np.stack([np.searchsorted(e, column, side="left") for e, column in zip(edges, x.T, strict=True)], axis=1)
     varying = np.array([len(each) > 0 and np.ptp(column) > 0 for each, column in zip(edges, x.T, strict=True)])
     known = np.flatnonzero(varying)
     model, residual = CostModel(), y.astype(float).copy()
-    for _ in range(n_trees):
+    for _ in range(N_TREES):
         rows = draw.random(len(y)) < SHARE_OF_ROWS
         features = draw.choice(known, max(1, int(len(known) * SHARE_OF_FEATURES)), replace=False)
         tree = _grow(codes[rows], residual[rows], features, edges)

@@ -65,7 +65,7 @@ def configured_values(
     for configuration in task.configurations:
         try:
             shapes = _shapes(task, plan, configuration, signatures)
-            scalars = _scalars(task, operation)
+            scalars = scalars_of(task, operation)
             wanted = {p.name: shapes[p.name] for p in operation.parameters if isinstance(p, TensorParameter)}
             found.append({**bind(operation, wanted, scalars, signatures).dims, **scalars})
         except (PlanError, KeyError):  # outside the contract, or without one of the tensors
@@ -84,12 +84,13 @@ def _shapes(
     """Return the shape of every tensor of the task, and of the gradients of its results."""
     forward = plan.forward
     wanted = {p.name: configuration.shapes[p.name] for p in forward.parameters if isinstance(p, TensorParameter)}
-    bound = bind(forward, wanted, _scalars(task, forward), signatures)
+    bound = bind(forward, wanted, scalars_of(task, forward), signatures)
     results = {f"{GRADIENT_PREFIX}{result.name}": bound.tensor(result.name).shape for result in forward.results}
     return {**configuration.shapes, **results}
 
 
-def _scalars(task: Task, operation: Operation) -> dict[str, Number]:
+def scalars_of(task: Task, operation: Operation) -> dict[str, Number]:
+    """Return the numbers that an operation takes, as they were captured."""
     values = {argument.name: argument.value for argument in task.arguments if isinstance(argument, TaskScalar)}
     return {p.name: values[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from kernel_lsp.core.expression import ExpressionError, Name, Number, evaluate_int, free_names
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import Noun
-from kernel_lsp.core.plan import LaunchPlan, Operation, ScalarParameter, TensorParameter
+from kernel_lsp.core.plan import LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.errors import TargetError
 from kernel_lsp.export.files import write_files
 from kernel_lsp.export.package.cpp import cpp_texts
+from kernel_lsp.export.package.instances import scalars_of
 from kernel_lsp.export.python.contract_text import contract_function
 from kernel_lsp.export.python.function_text import offered_names
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
@@ -385,7 +386,7 @@ def empty_cases(task: Task, operation: Operation) -> list[Shapes]:
 def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: int) -> dict[str, int]:
     """Return the pattern's sizes, rounded up, for the dims in order."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
-    scalars = _scalars(task, operation)
+    scalars = scalars_of(task, operation)
     dims = dict.fromkeys(d.id for t in tensors for d in t.dims if isinstance(d, Name) and d.id not in scalars)
     return {dim: -(-pattern[position % len(pattern)] // alignment) * alignment for position, dim in enumerate(dims)}
 
@@ -393,7 +394,7 @@ def _sizes(task: Task, operation: Operation, pattern: Sequence[int], alignment: 
 def _shapes(task: Task, operation: Operation, sizes: Mapping[str, int]) -> Shapes:
     """Return the shape of every tensor at these sizes; empty when the sizes do not determine some dim."""
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter)]
-    values = {**_scalars(task, operation), **sizes}
+    values = {**scalars_of(task, operation), **sizes}
     declared = {argument.name: argument.type.shape for argument in task.tensors}
     try:
         shapes = {t.name: tuple(evaluate_int(dim, values) for dim in t.dims) for t in tensors}
@@ -432,9 +433,4 @@ def _with_unread_tensors(
 
 def _holds(task: Task, operation: Operation, shapes: Shapes) -> bool:
     wanted = {p.name: shapes[p.name] for p in operation.parameters if isinstance(p, TensorParameter)}
-    return contract_holds(operation, wanted, _scalars(task, operation))
-
-
-def _scalars(task: Task, operation: Operation) -> dict[str, Number]:
-    values = {argument.name: argument.value for argument in task.arguments if isinstance(argument, TaskScalar)}
-    return {p.name: values[p.name] for p in operation.parameters if isinstance(p, ScalarParameter)}
+    return contract_holds(operation, wanted, scalars_of(task, operation))

@@ -52,7 +52,7 @@ def share_launch(
     runs one part's block. With several, `n_blocks` blocks loop over all blocks of a stage, and synchronize between
     stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of them on a
     multiprocessor. `sizes` are the elements of tensors, by the plan's name."""
-    return _SharedLaunch(name, [list(stage) for stage in stages], n_blocks, n_resident, index_type, sizes).render()
+    return _SharedLaunch(name, stages, n_blocks, n_resident, index_type, sizes).render()
 
 
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
@@ -81,19 +81,17 @@ class _Part:
     n_blocks: str
 
 
+@dataclass
 class _SharedLaunch:
-    def __init__(
-        self,
-        name: str,
-        stages: list[list[RenderedKernel]],
-        n_blocks: int,
-        n_resident: int,
-        index_type: str,
-        sizes: Mapping[str, Expression],
-    ) -> None:
-        self.sizes, self.n_resident = sizes, n_resident
-        self.name, self.stages, self.n_blocks, self.index_type = name, stages, n_blocks, index_type
-        self.kernels = [kernel for stage in stages for kernel in stage]
+    name: str
+    stages: Sequence[Sequence[RenderedKernel]]
+    n_blocks: int
+    n_resident: int
+    index_type: str
+    sizes: Mapping[str, Expression]
+
+    def __post_init__(self) -> None:
+        self.kernels = [kernel for stage in self.stages for kernel in stage]
         self.names = NamePool({kernel.name for kernel in self.kernels})
         self.parameters: dict[tuple[str, Expression], KernelParameterText] = {}
         self.exchanged = _exchanged(self.kernels)

@@ -133,6 +133,11 @@ class ContractionGroup:
     conditions: tuple[Expression, ...] = ()
 
     @property
+    def has_batch(self) -> bool:
+        """Return True if there is more than one item of the batch."""
+        return self.batch.extent.constant != 1
+
+    @property
     def n_terms(self) -> Index:
         """Return the number of products of a sum: the extent of k, or what a phase has of it."""
         return self.k.extent if self.phases is None else product(self.phases.shape)

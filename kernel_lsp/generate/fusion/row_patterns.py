@@ -15,7 +15,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
-from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar
+from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, operands_of
 from kernel_lsp.generate.ir.sizes import ravel, reshape
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor, pattern_of
 
@@ -59,8 +59,8 @@ def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns
 
 def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
     """Match ``max(v)`` and ``sum(exp(v - max))``."""
-    shifted = _operands(second.scalar, "exp")
-    difference = _operands(shifted[0], "sub") if shifted else ()
+    shifted = operands_of(second.scalar, "exp")
+    difference = operands_of(shifted[0], "sub") if shifted else ()
     if first.kind != "max" or not difference or difference[0] != first.scalar:
         return None
     return Pair("exponentials", first, second, difference[1]) if _is_result(difference[1], first) else None
@@ -68,22 +68,18 @@ def _exponentials(first: RowReduction, second: RowReduction) -> Pair | None:
 
 def _moments(first: RowReduction, second: RowReduction, n_columns: Index) -> Pair | None:
     """Match ``sum(v - offset)`` and ``sum((v - mean)^2)``."""
-    factors = _operands(second.scalar, "mul")
-    difference = _operands(factors[0], "sub") if factors and factors[0] == factors[1] else ()
+    factors = operands_of(second.scalar, "mul")
+    difference = operands_of(factors[0], "sub") if factors and factors[0] == factors[1] else ()
     if first.kind != "sum" or not difference:
         return None
     value, mean = difference
-    offset, quotient = _operands(mean, "add") or (None, mean)
-    fraction = _operands(quotient, "div")
+    offset, quotient = operands_of(mean, "add") or (None, mean)
+    fraction = operands_of(quotient, "div")
     if not fraction or not _is_result(fraction[0], first) or not is_count(fraction[1], n_columns):
         return None
-    expected = _operands(first.scalar, "sub") if offset is not None else (first.scalar,)
+    expected = operands_of(first.scalar, "sub") if offset is not None else (first.scalar,)
     is_same = expected == (value, offset) if offset is not None else expected == (value,)
     return Pair("moments", first, second, mean, offset) if is_same else None
-
-
-def _operands(scalar: Scalar, name: str) -> tuple[Scalar, ...]:
-    return scalar.operands if isinstance(scalar, Operation) and scalar.name == name else ()
 
 
 def _is_result(scalar: Scalar, reduction: RowReduction) -> bool:
@@ -94,7 +90,7 @@ def is_count(scalar: Scalar, n_columns: Index) -> bool:
     """Return True if the scalar is the number of columns."""
     if isinstance(scalar, Constant):
         return n_columns.constant is not None and scalar.value == n_columns.constant
-    inner = _operands(scalar, "cast")
+    inner = operands_of(scalar, "cast")
     return bool(inner) and isinstance(inner[0], IndexValue) and inner[0].index == n_columns
 
 

@@ -378,6 +378,11 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
             pending.extend(children(node))
 
 
+def operands_of(scalar: Scalar, name: str) -> tuple[Scalar, ...]:
+    """Return the operands of an operation of this name; none of anything else."""
+    return scalar.operands if isinstance(scalar, Operation) and scalar.name == name else ()
+
+
 def children(node: Scalar) -> tuple[Scalar, ...]:
     """Return the operands, and the scalars that its indices read."""
     if isinstance(node, Access):

@@ -41,13 +41,8 @@ class Sizes:
 
     def size(self, expression: Expression) -> Index:
         """Return the size that an expression over dims denotes."""
-        match expression:
-            case Constant(value):
-                return as_index(int(value))
-            case Name(id):
-                return as_index(Symbol(id, self._minimums.get(id, 0)))
-            case Binary("*", left, right):
-                return self.size(left) * self.size(right)
+        if isinstance(expression, Binary) and expression.operator == "*":
+            return self.size(expression.left) * self.size(expression.right)
         exact = self.exact(expression)
         if len(exact.terms) <= 1 and all(isinstance(atom, Symbol) for term in exact.terms for atom in term[0]):
             return exact

@@ -157,12 +157,12 @@ class Score(Noun):
     n_unanswered: int = 0
 
 
-def score(judge: str, model: str, judged: Sequence[Judged], n_unanswered: int, threshold: float = THRESHOLD) -> Score:
+def score(judge: str, model: str, judged: Sequence[Judged], n_unanswered: int) -> Score:
     """Return the score over all judged kernels."""
-    held_back = [found for found in judged if found.said < threshold]
+    held_back = [found for found in judged if found.said < THRESHOLD]
     faulty = [found for found in judged if not found.is_right]
     caught = [found for found in held_back if not found.is_right]
-    n_agreed = sum((found.said >= threshold) == found.is_right for found in judged)
+    n_agreed = sum((found.said >= THRESHOLD) == found.is_right for found in judged)
     squared_error = sum((found.said - found.is_right) ** 2 for found in judged)
     return Score(
         judge=judge,

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 
 from tree_sitter import Node
 
-from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression_rules import integer_of
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import Launch, LaunchPlan, Span
 from kernel_lsp.plan import checking as plan_checking
@@ -243,16 +243,10 @@ def read_plan(file: CudaFile) -> CheckedPlan:
 
 
 def _planned_launch(plan: CheckedPlan, launch: Launch) -> LaunchFacts:
-    x, y, z = (_constant(size) for size in launch.block)
+    x, y, z = (integer_of(size) for size in launch.block)
     block = None if x is None or y is None or z is None else (x, y, z)
     kernel = launch.kernel.rpartition("::")[2]
-    return LaunchFacts(kernel, block, _constant(launch.shared_bytes), plan.span_range(launch.span), True)
-
-
-def _constant(expression: Expression) -> int | None:
-    if isinstance(expression, Constant) and type(expression.value) is int:
-        return expression.value
-    return None
+    return LaunchFacts(kernel, block, integer_of(launch.shared_bytes), plan.span_range(launch.span), True)
 
 
 def _host_launch(function: Function, call: Node) -> LaunchFacts:

@@ -6,6 +6,7 @@ as implicit matrix products, and their gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -79,7 +80,6 @@ class TiledRenderer:
         self.n_rows = kernel.size("M", group.m.extent)
         self.n_columns = kernel.size("N", group.n.extent)
         self.n_terms = kernel.size("K", group.k.extent)
-        self.has_batch = group.batch.extent.constant != 1
 
     def render(self, comment: str) -> RenderedKernel:
         self._declare()
@@ -87,10 +87,7 @@ class TiledRenderer:
         self._write_results()
         schedule = self.schedule
         grid = [blocks_of(self.group.m.extent, schedule.tile_m), blocks_of(self.group.n.extent, schedule.tile_n)]
-        conditions: list[Expression] = []
-        if self.has_batch:
-            grid.append(to_expression(self.group.batch.extent))
-            conditions += grid_conditions(self.group.batch.extent)
+        grid, conditions = with_batch(self.group, grid)
         n_shared = schedule.tile_k * (schedule.tile_m + schedule.tile_n + 8) * max(4, self.group.tensor.dtype.itemsize)
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.n_threads,), conditions), static_bytes=n_shared
@@ -104,9 +101,7 @@ class TiledRenderer:
         )
         scope.line(f"__shared__ __align__(16) {self.type} right_tile[TK][TN + 4];")
         scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
-        if self.has_batch:
-            scope.line("const int batch = blockIdx.z;")
-            scope.define(self.group.batch, "batch")
+        declare_batch(scope, self.group)
         n_rows, n_columns = schedule.tile_m // schedule.thread_m, schedule.tile_n // schedule.thread_n
         # Consecutive threads write consecutive elements.
         store = self.group.stores[-1]
@@ -114,9 +109,7 @@ class TiledRenderer:
         row, col = (f"% {n_rows}", f"/ {n_rows}") if by_row else (f"/ {n_columns}", f"% {n_columns}")
         scope.line(f"const int row = threadIdx.x {row} * {min(schedule.thread_m, RUN)};")
         scope.line(f"const int col = threadIdx.x {col} * {min(schedule.thread_n, RUN)};")
-        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
-        names = [variable.name for variable in self.group.reduced]
-        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names)
+        name_places(self.kernel, self.group)
         scope.line(f"{self.type} sums[{schedule.thread_m}][{schedule.thread_n}] = {{}};")
 
     def _main_loop(self) -> None:
@@ -197,8 +190,31 @@ def spread(index: str, count: int, tile: int) -> str:
     return f"{index} / {RUN} * {tile // (count // RUN)} + {index} % {RUN}"
 
 
+def with_batch(
+    group: ContractionGroup, grid: list[Expression], conditions: Sequence[Expression] = ()
+) -> tuple[list[Expression], list[Expression]]:
+    """Return the grid with the batch along z, and the conditions with the ``where:`` line of a symbolic batch."""
+    if not group.has_batch:
+        return grid, [*conditions]
+    return [*grid, to_expression(group.batch.extent)], [*conditions, *grid_conditions(group.batch.extent)]
+
+
 def grid_conditions(size: Index) -> list[Expression]:
     """Return the ``where:`` line of a batch of symbolic size along z."""
     if size.constant is not None:
         return []
     return [Binary("<=", to_expression(size), Constant(MAX_GRID_YZ))]
+
+
+def declare_batch(scope: Scope, group: ContractionGroup, place: str = "blockIdx.z") -> None:
+    """Declare the block's item of the batch."""
+    if group.has_batch:
+        scope.line(f"const int batch = {place};")
+        scope.define(group.batch, "batch")
+
+
+def name_places(kernel: KernelWriter, group: ContractionGroup) -> None:
+    """Name the coordinates of a row and of a product."""
+    name_coordinates(kernel, as_index(group.m), group.row_shape)
+    extents = [variable.extent for variable in group.reduced] if group.phases is None else group.phases.shape
+    name_coordinates(kernel, as_index(group.k), extents, [variable.name for variable in group.reduced])

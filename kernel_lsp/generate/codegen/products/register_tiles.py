@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, read_packs, reads_ahead
 from kernel_lsp.generate.codegen.kernel import (
@@ -20,16 +19,15 @@ from kernel_lsp.generate.codegen.kernel import (
     RenderedKernel,
     SharedArray,
     blocks_of,
-    name_coordinates,
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import Text, loaded
-from kernel_lsp.generate.codegen.products.matmul import grid_conditions
+from kernel_lsp.generate.codegen.products.matmul import declare_batch, name_places, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.index import Variable
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.sizes import divides, to_expression
+from kernel_lsp.generate.ir.sizes import divides
 
 _NAMES = """
 m0 n0 m n k i j v w e c is_result pack lane batch left right sums TM TN WIDTH THREADS WARPS of_warp memory total
@@ -84,7 +82,6 @@ class RegisterTileRenderer:
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.scope = Scope(kernel)
         self.rows, self.columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
-        self.has_batch = group.batch.extent.constant != 1
         self._loaded: list[tuple[Access, Text]] = []
         self.memory = SharedArray("float", "memory", schedule.threads // WARP * schedule.n_sums, 16)
 
@@ -95,14 +92,8 @@ class RegisterTileRenderer:
         self._multiply()
         self._add_up()
         self._write_results()
-        grid: list[Expression] = [
-            blocks_of(group.m.extent, schedule.tile_m),
-            blocks_of(group.n.extent, schedule.tile_n),
-        ]
-        conditions: list[Expression] = list(group.conditions)
-        if self.has_batch:
-            grid.append(to_expression(group.batch.extent))
-            conditions += grid_conditions(group.batch.extent)
+        grid = [blocks_of(group.m.extent, schedule.tile_m), blocks_of(group.n.extent, schedule.tile_n)]
+        grid, conditions = with_batch(group, grid, group.conditions)
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions), memory=self.memory
         )
@@ -124,12 +115,8 @@ class RegisterTileRenderer:
         scope.line(self.memory.declaration)
         scope.line("auto of_warp = reinterpret_cast<float (*)[TM * TN]>(memory);")
         scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
-        if self.has_batch:
-            scope.line("const int batch = blockIdx.z;")
-            scope.define(group.batch, "batch")
-        name_coordinates(self.kernel, as_index(group.m), group.row_shape)
-        names_of_k = [variable.name for variable in group.reduced]
-        name_coordinates(self.kernel, as_index(group.k), [v.extent for v in group.reduced], names_of_k)
+        declare_batch(scope, group)
+        name_places(self.kernel, group)
 
     def _multiply(self) -> None:
         scope, (packing, left, right) = self.scope, self._packed

@@ -7,11 +7,10 @@ strided products of the tile; their sums are combined in shared memory, those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Constant, Expression
+from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, pack_along, prefetch, read_packs, reads_ahead
@@ -20,17 +19,15 @@ from kernel_lsp.generate.codegen.kernel import (
     RenderedKernel,
     SharedArray,
     blocks_of,
-    name_coordinates,
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.products.matmul import grid_conditions, runs_along, spread
+from kernel_lsp.generate.codegen.products.matmul import declare_batch, name_places, runs_along, spread, with_batch
 from kernel_lsp.generate.codegen.products.split_schedule import QUAD, SplitSchedule, n_shared_elements
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.sizes import to_expression
 
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "k_first", "k_last", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k"),
@@ -67,7 +64,6 @@ class SplitRenderer:
         self.align = f"__align__({align})"
         self.memory = SharedArray(self.type, "memory", n_shared_elements(schedule), align)
         self.n_terms = kernel.size("K", group.k.extent)
-        self.has_batch = group.batch.extent.constant != 1
         rows, columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
         self.left = _Factor(
             *(group.left, group.m, "left", "TM", rows, schedule.thread_m, schedule.tile_m),
@@ -79,17 +75,13 @@ class SplitRenderer:
         )
 
     def render(self, comment: str) -> RenderedKernel:
-        schedule, extents = self.schedule, (self.group.m.extent, self.group.n.extent)
+        schedule, group = self.schedule, self.group
         self._declare()
         self._main_loop()
         self._add_groups()
         self._write_results()
-        first = binary("*", blocks_of(extents[0], schedule.tile_m), Constant(schedule.cluster))
-        grid: list[Expression] = [first, blocks_of(extents[1], schedule.tile_n)]
-        conditions: Sequence[Expression] = ()
-        if self.has_batch:
-            grid.append(to_expression(self.group.batch.extent))
-            conditions = grid_conditions(self.group.batch.extent)
+        rows = binary("*", blocks_of(group.m.extent, schedule.tile_m), Constant(schedule.cluster))
+        grid, conditions = with_batch(group, [rows, blocks_of(group.n.extent, schedule.tile_n)])
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions),
             memory=self.memory,
@@ -113,12 +105,8 @@ class SplitRenderer:
             scope.line(f"const int m0 = blockIdx.x / {schedule.cluster} * TM, n0 = blockIdx.y * TN;")
         else:
             scope.line("const int m0 = blockIdx.x * TM, n0 = blockIdx.y * TN;")
-        if self.has_batch:
-            scope.line("const int batch = blockIdx.z;")
-            scope.define(self.group.batch, "batch")
-        name_coordinates(self.kernel, as_index(self.group.m), self.group.row_shape)
-        names_of_k = [variable.name for variable in self.group.reduced]
-        name_coordinates(self.kernel, as_index(self.group.k), [v.extent for v in self.group.reduced], names_of_k)
+        declare_batch(scope, self.group)
+        name_places(self.kernel, self.group)
         self._prefetch()
         self._declare_thread()
 

@@ -273,8 +273,9 @@ class _Layout(ABC):
     @abstractmethod
     def _n_row_blocks_text(self) -> str: ...
 
-    @abstractmethod
-    def _grid(self) -> Expression: ...
+    def _grid(self) -> Expression:
+        n_blocks = blocks_of(self.group.row.extent, self.schedule.rows)
+        return binary("*", n_blocks, self._n_tiles()) if self.schedule.chained else n_blocks
 
     @abstractmethod
     def _block(self) -> tuple[int, ...]: ...
@@ -326,10 +327,6 @@ class _Rows(_Layout):
     def _n_row_blocks_text(self) -> str:
         return self.kernel.size("n_rows", self.group.row.extent)
 
-    def _grid(self) -> Expression:
-        n_blocks = blocks_of(self.group.row.extent, self.schedule.rows)
-        return binary("*", n_blocks, self._n_tiles()) if self.schedule.chained else n_blocks
-
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.threads, self.schedule.rows) if self.schedule.rows > 1 else (self.schedule.threads,)
 
@@ -376,10 +373,6 @@ class _SideBySide(_Layout):
         if n_rows.isdigit():
             return str(-(-int(n_rows) // width))
         return f"(({n_rows} + {width - 1}) / {width})"
-
-    def _grid(self) -> Expression:
-        n_blocks = blocks_of(self.group.row.extent, self.schedule.rows)
-        return binary("*", n_blocks, self._n_tiles()) if self.schedule.chained else n_blocks
 
     def _block(self) -> tuple[int, ...]:
         return (self.schedule.rows, self.schedule.threads)

@@ -8,16 +8,15 @@ plain multiplications, so that it is what f32 arithmetic gives.
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Constant, Expression
+from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.generate.codegen.kernel import (
     REGISTERS_PER_BLOCK,
     KernelWriter,
     RenderedKernel,
     blocks_of,
-    name_coordinates,
     rendered,
 )
-from kernel_lsp.generate.codegen.products.matmul import grid_conditions, is_innermost
+from kernel_lsp.generate.codegen.products.matmul import declare_batch, is_innermost, name_places, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, ResultWriter
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
@@ -42,7 +41,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     result_layout,
 )
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.sizes import ravel, to_expression
 from kernel_lsp.generate.ir.workload import Workload
 
@@ -117,15 +116,14 @@ class TensorCoreRenderer:
         if self._has_phases:
             rows = Binary("*", rows, to_expression(group.batch.extent))
         grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
-        conditions: list[Expression] = [
+        conditions = [
             *group.conditions,
             *self.left.conditions,
             *self.right.conditions,
             *self._results.conditions,
         ]
-        if self._has_batch and not self._has_phases:
-            grid.append(to_expression(group.batch.extent))
-            conditions += grid_conditions(group.batch.extent)
+        if not self._has_phases:
+            grid, conditions = with_batch(group, grid, conditions)
         return rendered(
             self.kernel,
             comment,
@@ -156,12 +154,8 @@ class TensorCoreRenderer:
         return f"threadIdx.x / {WARP}"
 
     @property
-    def _has_batch(self) -> bool:
-        return self.group.batch.extent.constant != 1
-
-    @property
     def _has_phases(self) -> bool:
-        return self._has_batch and self.group.phases is not None
+        return self.group.has_batch and self.group.phases is not None
 
     @property
     def _has_terms_of_batch(self) -> bool:
@@ -210,9 +204,7 @@ class TensorCoreRenderer:
             n_batches = self.kernel.size("phases", group.batch.extent)
             batch, block = f"{block} % {n_batches}", f"{block} / {n_batches}"
         scope.line(f"const {type_} m0 = {block} * TM, n0 = blockIdx.y * TN;")
-        if self._has_batch:
-            scope.line(f"const int batch = {batch};")
-            scope.define(group.batch, "batch")
+        declare_batch(scope, group, batch)
         if group.phases is not None:
             for variable, index in group.phases.uniform:
                 scope.define(variable, scope.declare(variable.name, "int", scope.index(index).text))
@@ -223,10 +215,7 @@ class TensorCoreRenderer:
             scope.line("const int warp_m = warp * WM, warp_n = 0;")
         else:
             scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
-        name_coordinates(self.kernel, as_index(group.m), group.row_shape)
-        names = [variable.name for variable in group.reduced]
-        extents = [v.extent for v in group.reduced] if group.phases is None else group.phases.shape
-        name_coordinates(self.kernel, as_index(group.k), extents, names)
+        name_places(self.kernel, group)
 
     def _write_steps(self) -> None:
         """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
