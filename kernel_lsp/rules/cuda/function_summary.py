@@ -22,6 +22,7 @@ from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.host.values import axes, expanded, known_value
 from kernel_lsp.rules.cuda.memory.strides import vector_casts
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.numbers.index_products import IndexProduct, index_products
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.simulation.hits import simulated
 from kernel_lsp.rules.cuda.variables import type_bytes
@@ -88,6 +89,7 @@ class FunctionFacts:
     findings: tuple[RuleFinding, ...]
     reaches: tuple[Reach, ...] = ()
     vector_rows: tuple[VectorRows, ...] = ()
+    products: tuple[IndexProduct, ...] = ()
     short_launch: int | None = None
     """The number of launches before the first one that gives the kernel too little dynamic shared memory."""
 
@@ -103,6 +105,7 @@ class FunctionFacts:
             findings=tuple(shifted_finding(finding, n_lines) for finding in self.findings),
             reaches=tuple(replace(reach, range=shifted_range(reach.range, n_lines)) for reach in self.reaches),
             vector_rows=tuple(replace(rows, range=shifted_range(rows.range, n_lines)) for rows in self.vector_rows),
+            products=tuple(replace(each, range=shifted_range(each.range, n_lines)) for each in self.products),
         )
 
 
@@ -171,8 +174,9 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     dynamic = file.dynamic_shared(text) if function.is_kernel else None
     is_dynamic = dynamic is not None and len(re.findall(rf"\b{dynamic[2]}\b", text)) > ("extern" in text)
     rows = tuple(_vector_rows(function)) if function.is_kernel and _VECTOR_CAST.search(text) else ()
+    products = tuple(index_products(function)) if function.is_kernel else ()
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
-        alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, (), rows)
+        alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, (), rows, products)
         return FunctionFacts(function.name, name_range, *alone)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
@@ -189,6 +193,7 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         findings=findings,
         reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
         vector_rows=rows,
+        products=products,
         short_launch=_short_launch(function) if is_dynamic else None,
     )
 

@@ -42,6 +42,14 @@ def identifiers_in(text: bytes) -> frozenset[str]:
     return frozenset(re.findall(r"[A-Za-z_]\w*", text.decode(errors="replace")))
 
 
+@lru_cache(maxsize=8)
+def type_parameters(text: str) -> frozenset[str]:
+    """Return the names of types that are parameters of templates."""
+    return (
+        frozenset(re.findall(r"\b(?:typename|class)\s+(\w+)\s*(?=[,>=])", text)) if "template" in text else frozenset()
+    )
+
+
 _WORD_AT_END = re.compile(r"\b\w+\s*\Z")
 MAX_WORD = 128
 
@@ -56,7 +64,9 @@ def assigned(value: re.Pattern[str], text: str) -> Iterator[tuple[str, re.Match[
 
 
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
-_TAIL_CHECK = re.compile(r"\bif\s*\((?:[^;{}]*&&)?\s*(\w+)\s*(?:<|>=)\s*\w+")
+_TAIL_CHECK = re.compile(
+    r"\bif\s*\((?:[^;{}]*&&)?\s*(?:\d+\s*\*\s*)?(\w+)\s*(?:[*+]\s*\w+\s*)?(?:[*+]\s*\w+\s*)?(?:<=?|>=?)\s*\w+"
+)
 _GRID_INDEX = re.compile(
     r"\b(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\b"
     r"|\bthreadIdx\.x\s*\+\s*(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\b"

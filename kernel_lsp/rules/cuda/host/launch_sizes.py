@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
-from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of
+from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
 from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned, said
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import names_in_text
@@ -105,11 +105,11 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         divisor = known_value(function, right)
         if divisor is not None and "/" not in text:
             divisor = 1 << min(divisor, 30)
-        is_same = function.source(right) == threads_of.source(blocks[axis])
-        if n is not None and divisor is not None and divisor == threads and n % divisor:
+        is_multiple = divisor is not None and threads and divisor % threads == 0
+        if n is not None and divisor is not None and is_multiple and n % divisor:
             return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
         is_checked = kernel in function.file.tail_checked_kernels and "%" not in _STRING.sub("", function.text)
-        if n is None and is_checked and (is_same or (divisor is not None and divisor == threads)):
+        if n is None and is_checked and (is_multiple or threads_of.source(blocks[axis]) in _factors(function, right)):
             rest = f"{function.source(left)} % {divisor or function.source(right)}"
             return f"grid rounds down: the last `{rest}` elements have no thread, round it up"
     return ""
@@ -155,7 +155,8 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
         operator = function.operator(node)
         if left is None or right is None or operator not in ("/", ">>"):
             return None
-        is_plain = all(each.type in ("identifier", "number_literal", "field_expression") for each in (left, right))
+        inner = _quotient(function, left, MAX_NAMES) if left.type == "binary_expression" else None
+        is_plain = (inner is not None or left.type in _PLAIN) and set() != _factors(function, right)
         return (left, right, operator) if is_plain or _is_converted_name(function, left) else None
     if (found := returned(function, node)) is not None and depth <= MAX_NAMES:
         callee, value, given = found
@@ -167,6 +168,15 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
     if inner is None and node.type == "call_expression" and "cast" in function.callee(node):
         inner = next(iter(function.arguments(node)), None)
     return None if inner is None or depth > MAX_NAMES else _quotient(function, inner, depth + 1)
+
+
+_PLAIN = ("identifier", "number_literal", "field_expression")
+
+
+def _factors(function: Function, node: Node) -> set[str]:
+    """Return the texts of the factors of a product of names and numbers; an empty set for any other expression."""
+    factors = product_of(function, node)
+    return {function.source(each) for each in factors} if all(each.type in _PLAIN for each in factors) else set()
 
 
 def _of_caller(callee: Function, quotient: tuple[Node, Node, str] | None) -> tuple[Node, Node, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from kernel_lsp.core.expression import Expression, free_names
@@ -16,7 +17,7 @@ from kernel_lsp.core.plan import (
     launch_numbers,
 )
 from kernel_lsp.plan.codes import PlanCode
-from kernel_lsp.rules.cuda.declare import ERROR, HINT, declare
+from kernel_lsp.rules.cuda.declare import ERROR, HINT, WARNING, declare
 from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts, LaunchFacts, Reach
 from kernel_lsp.rules.rule import Hit
 
@@ -261,6 +262,54 @@ def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
                     f"rows of {wrong[0]} elements: no `{rows.vector}` begins at most of them, pad to {rows.multiple}"
                 )
                 yield Hit(rows.range, message)
+
+
+@declare(
+    "KL278",
+    "index-overflows-in-launch",
+    WARNING,
+    summary="A launch passes sizes whose product a 32-bit index of the kernel does not hold",
+    why="""
+    `row * cols` is an `int` where both are. The launch says how large they are: with 60,000 rows of 50,000 elements the
+    index wraps, and the kernel accesses memory before its arrays. Widen the first factor.
+    """,
+    bad="""
+    __global__ void zero(float* __restrict__ x, int rows, int cols) {
+        int col = blockIdx.x * blockDim.x + threadIdx.x;
+        for (int row = 0; row < rows; ++row) {
+            if (col < cols) x[row * cols + col] = 0.0f;
+        }
+    }
+
+    cudaError_t run(float* x) {
+        zero<<<196, 256>>>(x, 60000, 50000);
+        return cudaGetLastError();
+    }
+    """,
+    good="""
+    __global__ void zero(float* __restrict__ x, int rows, int cols) {
+        int col = blockIdx.x * blockDim.x + threadIdx.x;
+        for (int row = 0; row < rows; ++row) {
+            if (col < cols) x[static_cast<size_t>(row) * cols + col] = 0.0f;
+        }
+    }
+
+    cudaError_t run(float* x) {
+        zero<<<196, 256>>>(x, 60000, 50000);
+        return cudaGetLastError();
+    }
+    """,
+)
+def index_overflows_in_launch(file: FileFacts) -> Iterator[Hit]:
+    for kernel in file.kernels:
+        launches = [each for each in file.launches if each.kernel == kernel.name] if kernel.products else []
+        for product in kernel.products:
+            given = [[each.arguments[i] for i in product.places if i < len(each.arguments)] for each in launches]
+            known = [[each for each in sizes if each is not None] for sizes in given]
+            n_places = len(product.places)
+            largest = max((product.factor * math.prod(each) for each in known if len(each) == n_places), default=0)
+            if largest > product.limit:
+                yield Hit(product.range, f"32-bit overflow: `{product.text}` reaches {largest:,} in a launch")
 
 
 def _room(launch: LaunchFacts, reach: Reach) -> int | None:

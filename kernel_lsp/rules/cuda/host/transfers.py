@@ -10,6 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
 from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
+from kernel_lsp.rules.cuda.kernel_texts import type_parameters
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -91,7 +92,7 @@ def byte_count(function: Function) -> Iterator[Hit]:
             message = f"`{name}` sets bytes: no `{pointer.element}` becomes {value}, fill them in a kernel"
             yield hit(function.file, arguments[1], message)
         text = expanded(function, size)
-        other = _other_type(text, pointer.element, n_bytes) if type_bytes(pointer.element) else ""
+        other = _other_type(text, pointer.element, n_bytes)
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
         elif _is_count(function, size, text, pointer.element):
@@ -202,10 +203,9 @@ def _member_pointer(function: Function, node: Node) -> Variable | None:
 def _element_bytes(function: Function, pointer: Variable) -> int | None:
     """Return the bytes of the elements. Those of a template's parameter are taken for large ones."""
     n_bytes = type_bytes(pointer.element)
-    if n_bytes is not None or function.named(pointer.name):
+    if n_bytes is not None:
         return n_bytes
-    is_parameter = re.search(rf"\b(?:typename|class)\s+{pointer.element}\b", function.file.parsed.text)
-    return None if is_parameter is None else MAX_ELEMENT_BYTES
+    return MAX_ELEMENT_BYTES if pointer.element in type_parameters(function.file.parsed.text) else None
 
 
 def _other_type(text: str, element: str, n_bytes: int) -> str:
@@ -225,7 +225,12 @@ _COUNT = re.compile(r"(?:n_|num_)?(?:count|elem(?:ent)?s|pixels|cells)_?")
 
 def _speaks_of_bytes(function: Function, size: Node, said: str) -> bool:
     """Return whether a name of the size, or of what the size stands for, is one of bytes."""
-    is_counted = _COUNT.fullmatch(function.source(size)) is not None
+    name, text = re.escape(function.source(size)), function.file.parsed.text
+    is_counted = _COUNT.fullmatch(name) is not None
+    if function.variable(size) is None and re.search(
+        rf"\b{name}\s*\*\s*sizeof\b|\bsizeof\([^()]*\)\s*\*\s*{name}\b", text
+    ):
+        return False  # a member that is multiplied by the size of an element elsewhere
     return _BYTES.search(_CASTS.sub("", said.replace("width", "") if is_counted else said)) is not None
 
 
@@ -236,7 +241,7 @@ def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     sizes = [(size, text)] if written.id == size.id else [(size, text), (written, expanded(function, written))]
     n_bytes = type_bytes(element)
     if n_bytes is not None and any(
-        function.constant(factor) == n_bytes for each, _ in sizes for factor in _product(function, each)
+        function.constant(factor) == n_bytes for each, _ in sizes for factor in product_of(function, each)
     ):
         return False
     is_plain = any(
@@ -246,14 +251,14 @@ def _is_count(function: Function, size: Node, text: str, element: str) -> bool:
     return is_plain or _is_container_size(function, size)
 
 
-def _product(function: Function, node: Node) -> list[Node]:
+def product_of(function: Function, node: Node) -> list[Node]:
     """Return the factors of a product of products, or the node alone."""
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
-        return _product(function, node.named_children[0])
+        return product_of(function, node.named_children[0])
     if node.type != "binary_expression" or function.operator(node) != "*":
         return [node]
     sides = (node.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT))
-    return [factor for side in sides if side is not None for factor in _product(function, side)]
+    return [factor for side in sides if side is not None for factor in product_of(function, side)]
 
 
 def _is_container_size(function: Function, size: Node) -> bool:

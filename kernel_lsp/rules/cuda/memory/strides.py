@@ -14,7 +14,13 @@ from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
 from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
-from kernel_lsp.rules.cuda.threads.threads import Stride, growth, may_depend_on_thread, possible_names
+from kernel_lsp.rules.cuda.threads.threads import (
+    Stride,
+    growth,
+    is_loop_variable,
+    may_depend_on_thread,
+    possible_names,
+)
 from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
 
@@ -108,7 +114,8 @@ def _strided_accesses(function: Function) -> Iterator[Hit]:
         if _is_in_tail(function, subscript):
             continue
         reach = reach_of(function, subscript)
-        if reach is not None and not _is_wrapped(function, subscript) and not _uses_all_between(function, reach):
+        is_needed = _is_wrapped(function, subscript) or _is_read_transposed(function, subscript)
+        if reach is not None and not is_needed and not _uses_all_between(function, reach):
             settled.add(text)
             distance = "a variable stride" if isinstance(reach.step, Stride) else f"{abs(reach.step)} elements"
             yield hit(file, subscript, f"uncoalesced access: consecutive threads are {distance} apart")
@@ -188,6 +195,33 @@ def _is_in_tail(function: Function, subscript: Node) -> bool:
         return False
     parents = takewhile(lambda parent: parent.type in ("compound_statement", "else_clause"), function.around(loop))
     return any(parent.type == "else_clause" for parent in parents)
+
+
+_OF_MATRIX = re.compile(r"(?P<row>\w+)\*(?P<size>\w+)\+(?P<column>\w+)")
+"""An index without spaces and casts."""
+
+
+def _is_read_transposed(function: Function, subscript: Node) -> bool:
+    """Return whether one thread reads a row and a column of a square matrix, or its diagonal: no order of threads makes
+    both contiguous. ``m[i * n + k]`` and ``m[k * n + i]`` in a loop over `k`."""
+    index = _matrix_index(function, subscript)
+    if index is None:
+        return False
+    row, size, column = index.group("row", "size", "column")
+    counters = [each for name in (row, column) for each in function.named(name) if is_loop_variable(function, each)]
+    array = function.source(subscript).partition("[")[0]
+    others = (_matrix_index(function, each) for each in function.subscripts if counters)
+    transposed = f"{array}[{column}*{size}+{row}]"
+    return row == column or any(each is not None and each.string == transposed for each in others)
+
+
+def _matrix_index(function: Function, subscript: Node) -> re.Match[str] | None:
+    text = _BRACKETED_NAME.sub(r"\1", _CAST.sub("", function.source(subscript))).replace(" ", "")
+    return _OF_MATRIX.fullmatch(text, text.find("[") + 1, len(text) - 1)
+
+
+_CAST = re.compile(r"static_cast\s*<[^<>]*>|\(\s*(?:size_t|u?int64_t|long long)\s*\)")
+_BRACKETED_NAME = re.compile(r"(?<!\w)\(\s*(\w+)\s*\)")
 
 
 def _is_wrapped(function: Function, subscript: Node) -> bool:

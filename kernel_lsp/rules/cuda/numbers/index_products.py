@@ -1,0 +1,96 @@
+"""Find the 32-bit products of a kernel whose size its launches state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from kernel_lsp.rules.cuda import fields
+from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.numbers.widths import MAX_DEPTH, MAX_NARROW
+from kernel_lsp.rules.finding import TextRange
+
+_BOUND = re.compile(r"\b(\w+)\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])")
+_UNSIGNED = ("unsigned", "unsigned int", "uint32_t")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProduct:
+    """A product of at most `factor` times the parameters at `places`, computed in a type that ends at `limit`."""
+
+    range: TextRange
+    text: str
+    places: tuple[int, ...]
+    factor: int
+    limit: int
+
+
+def index_products(function: Function) -> Iterator[IndexProduct]:
+    """Yield the 32-bit products in indices, sizes and bounds of loops, each set of parameters once."""
+    sizes = {
+        each.name: place
+        for place, each in enumerate(function.parameters)
+        if each.is_integer and not each.is_wide_integer and not each.writes
+    }
+    if len(sizes) < 2 or "*" not in function.text:
+        return
+    bounds = _bounds(function, sizes)
+    seen: set[tuple[int, ...]] = set()
+    for value in _values(function):
+        for node in function.binaries_within(value):
+            factors = _factors(function, node, bounds) if function.operator(node) == "*" else None
+            places = () if factors is None else tuple(sorted(sizes[name] for name in factors[1]))
+            if factors is None or len(places) < 2 or places in seen:
+                continue
+            seen.add(places)
+            names = function.names_in(node)
+            is_unsigned = any(v.element in _UNSIGNED for name in names for v in function.named(name))
+            limit = 2 * MAX_NARROW + 1 if is_unsigned else MAX_NARROW
+            yield IndexProduct(function.file.parsed.range(node), function.source(node), places, factors[0], limit)
+
+
+def _values(function: Function) -> Iterator[Node]:
+    for subscript in function.subscripts:
+        yield from (node for node in [subscript.child_by_field_id(fields.INDICES)] if node is not None)
+    for variable in function.all_variables():
+        if variable.value is not None and variable.is_integer:
+            yield variable.value
+    yield from function.conditions()
+
+
+def _bounds(function: Function, sizes: dict[str, int]) -> dict[str, str]:
+    """Return the parameter that bounds each 32-bit integer from above. One with two bounds has none."""
+    found: dict[str, str] = {name: name for name in sizes}
+    for name, size in _BOUND.findall(function.text):
+        known = function.named(name)
+        if size in sizes and name not in sizes and known and all(v.is_integer and not v.is_wide_integer for v in known):
+            found[name] = size if found.get(name, size) == size else ""
+    return {name: size for name, size in found.items() if size}
+
+
+def _factors(
+    function: Function, node: Node | None, bounds: dict[str, str], depth: int = 0
+) -> tuple[int, list[str]] | None:
+    """Return the constant and the parameters whose product bounds a value; None for a wide or an unbounded one."""
+    if node is None or depth > MAX_DEPTH:
+        return None
+    value = function.constant(node)
+    if value is not None:
+        return (value, []) if value > 0 else None
+    if node.type == "identifier":
+        size = bounds.get(function.source(node))
+        return None if size is None else (1, [size])
+    if node.type == "parenthesized_expression" and node.named_child_count == 1:
+        return _factors(function, node.named_children[0], bounds, depth + 1)
+    left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+    if node.type != "binary_expression" or function.operator(node) not in ("*", "+"):
+        return None
+    first, second = (_factors(function, side, bounds, depth + 1) for side in (left, right))
+    if first is None or second is None:
+        return None
+    if function.operator(node) == "+":  # y * w + x is below h * w
+        return max(first, second, key=lambda each: len(each[1]))
+    return first[0] * second[0], first[1] + second[1]

@@ -1,0 +1,98 @@
+"""Sizes that only the host states: bytes of template elements, grids of vectors, and 32-bit indices of large arrays."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda
+
+FILL = """
+template <typename T>
+void fill(T** out, const std::vector<T>& host) {
+    CHECK(cudaMalloc(out, host.size() * sizeof(HOLE)));
+}
+"""
+BACK = """
+template <typename scalar_t>
+void copy_back(scalar_t* host, const scalar_t* device, int rows, int cols) {
+    size_t count = (size_t)rows * cols;
+    CHECK(cudaMemcpy(host, device, count HOLE, cudaMemcpyDeviceToHost));
+}
+"""
+BUFFER = """
+template <typename T>
+struct Buffer {
+    T* data = nullptr;
+    size_t size = 0;
+    void make() { CHECK(cudaMalloc(&data, size * sizeof(T))); }
+    void upload(const T* host) { CHECK(cudaMemcpy(data, host, HOLE, cudaMemcpyHostToDevice)); }
+};
+"""
+VECTORS = """
+__global__ void relu(const float4* __restrict__ x, float4* __restrict__ y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i * 4 < n) y[i] = clamp(x[i]);
+}
+void run(const float* x, float* y, int n) {
+    int block = 256;
+    relu<<<HOLE, block>>>((const float4*)x, (float4*)y, n);
+}
+"""
+CONFUSION = """
+__global__ void rates(const unsigned* __restrict__ m, float* __restrict__ out, int n) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= n) return;
+    unsigned row = 0, column = 0;
+    for (int k = 0; k < n; ++k) {
+        row += m[c * n + k];
+        column += HOLE;
+    }
+    out[c] = row + column;
+}
+"""
+
+OUTER = """
+__global__ void outer(const float* __restrict__ a, float* __restrict__ c, int rows, int cols) {
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y;
+    if (col < cols && row < rows) c[row * cols + col] = a[row];
+}
+int main() {
+    const int rows = HOLE, cols = 50000;
+    outer<<<dim3((cols + 255) / 256, rows), 256>>>(a, c, rows, cols);
+}
+"""
+COPY = """
+__global__ void copy(const float* __restrict__ in, float* __restrict__ out, int rows, int cols) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < HOLE; i += gridDim.x * blockDim.x) out[i] = in[i];
+}
+void run(const float* in, float* out) { copy<<<1024, 256>>>(in, out, 1 << 17, 1 << 15); }
+"""
+PLANES = """
+__global__ void planes(float* __restrict__ out, int d, int h, int w) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y;
+    if (x >= w || y >= h) return;
+    for (int z = 0; z < d; ++z) out[(HOLE + y) * w + x] = 0.0f;
+}
+void run(float* out) { planes<<<dim3(8, 2048), 256>>>(out, 1024, 2048, 2048); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "defect", "correct"),
+    [
+        ("KL254", FILL, "float", "T"),
+        ("KL254", BACK, "", "* sizeof(scalar_t)"),
+        ("KL254", BUFFER, "size", "size * sizeof(T)"),
+        ("KL256", VECTORS, "n / (4 * block)", "(n / 4 + block - 1) / block"),
+        ("KL256", VECTORS, "n / 4 / block", "(n + 4 * block - 1) / (4 * block)"),
+        ("KL256", VECTORS, "n / 1024", "(n + 1023) / 1024"),
+        ("KL278", OUTER, "60000", "600"),
+        ("KL278", COPY, "rows * cols", "(size_t)rows * cols"),
+        ("KL278", PLANES, "z * h", "(int64_t)z * h"),
+        ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),
+    ],
+)
+def test_a_size_is_read_where_the_host_states_it(code: str, text: str, defect: str, correct: str) -> None:
+    assert code in {finding.code for finding in cuda.check(text.replace("HOLE", defect))}
+    assert code not in {finding.code for finding in cuda.check(text.replace("HOLE", correct))}
