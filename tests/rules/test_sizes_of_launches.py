@@ -77,6 +77,38 @@ __global__ void planes(float* __restrict__ out, int d, int h, int w) {
 void run(float* out) { planes<<<dim3(8, 2048), 256>>>(out, 1024, 2048, 2048); }
 """
 
+EXACT = """
+__global__ void add(const float* __restrict__ a, float* __restrict__ c, int n) {
+    int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+    c[row * n + col] += a[row * n + col];
+}
+cudaError_t run(const float* a, float* c, int m, int n) {
+    HOLE
+    add<<<dim3(n / 16, m / 16), dim3(16, 16)>>>(a, c, n);
+    return cudaGetLastError();
+}
+"""
+REFUSES = "if (m % 16 || n % 16) return cudaErrorInvalidValue;"
+CLASSES = """
+__global__ void per_class(const int* __restrict__ m, float* __restrict__ recall, int classes) {
+    int c = threadIdx.x + blockIdx.x * blockDim.x, total = 0;
+    if (c >= classes) return;
+    for (int j = 0; j < classes; ++j) total += m[c * classes + j];
+    recall[c] = total;
+}
+void run(const int* m, float* recall, int classes) { per_class<<<HOLE, 32>>>(m, recall, classes); }
+"""
+DIGITS = """
+__global__ void digits(const unsigned* __restrict__ keys, unsigned* __restrict__ out, int n) {
+    __shared__ unsigned bins[256];
+    bins[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * 256 + threadIdx.x; i < n; i += gridDim.x * 256) atomicAdd(&bins[keys[i] & 255], 1u);
+    __syncthreads();
+    out[HOLE] = bins[threadIdx.x];
+}
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "text", "defect", "correct"),
@@ -90,6 +122,10 @@ void run(float* out) { planes<<<dim3(8, 2048), 256>>>(out, 1024, 2048, 2048); }
         ("KL278", OUTER, "60000", "600"),
         ("KL278", COPY, "rows * cols", "(size_t)rows * cols"),
         ("KL278", PLANES, "z * h", "(int64_t)z * h"),
+        ("KL201", EXACT, "", REFUSES),
+        ("KL201", EXACT, "if (m % 16) return cudaErrorInvalidValue;", REFUSES),
+        ("KL210", CLASSES, "(classes + 31) / 32", "1"),
+        ("KL210", DIGITS, "threadIdx.x * n + blockIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"),
         ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),
     ],
 )

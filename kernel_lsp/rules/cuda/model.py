@@ -12,6 +12,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.definition import Definition
+from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape
 from kernel_lsp.rules.cuda.nodes import (
     LOOPS,
     BinariesWith,
@@ -226,6 +227,12 @@ class Function:
     def all_variables(self) -> Iterator[Variable]:
         for variables in self.variables.values():
             yield from variables
+
+    @once
+    def launches(self) -> tuple[LaunchShape, ...]:
+        """The launches of this kernel in the file, empty where the block of an earlier one is unknown."""
+        shapes = self.file.launch_shapes.get(self.name, ())
+        return shapes if shapes and shapes[-1].place == len(shapes) - 1 else ()
 
     @once
     def shared_names(self) -> tuple[bytes, ...]:

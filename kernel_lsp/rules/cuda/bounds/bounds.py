@@ -82,6 +82,8 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
         yield hit(file, access, f"index out of bounds: `{index}` may be `{size}`, check it as well")
     for access, length in islice(beyond_the_row(kernel), 1):
         yield hit(file, access, f"`{length}` bounds the index of the row, and here counts the elements of one as well")
+    if kernel.launches and all(launch.divides_exactly for launch in kernel.launches):
+        return
     unchecked = _unchecked_dims(kernel)
     if not unchecked:
         yield from (hit(file, access, _UNCHECKED) for access in islice(unguarded_coordinates(kernel), 1))

@@ -20,6 +20,9 @@ class LaunchShape(NamedTuple):
     """The bytes of dynamic shared memory, an expression of the arguments `a0`, `a1` and so on; None where unknown."""
     place: int
     """The number of launches of the kernel before this one."""
+    is_one_block: bool = False
+    divides_exactly: bool = False
+    """True if the grid is a quotient of sizes and the host asks for the remainder of each."""
 
 
 _OF_PLAN = re.compile(r"^[ \t]*//[^\n]*?:[ \t]+([\w:]+[ \t]*(?:<[^\n]*>)?<<<[^\n]*)", re.M)
@@ -47,7 +50,9 @@ def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -
         if block is not None:
             arguments = tuple(_number(_plain(each, returned), defined) for each in launch.template)
             shared = _plain(launch.sizes[2], returned) if len(launch.sizes) > 2 else ""
-            shape = LaunchShape(arguments, block, _shared(launch, shared, defined), n_before[kernel])
+            place, grid = n_before[kernel], launch.defined.get(launch.sizes[0], launch.sizes[0])
+            exact = _is_one_block(grid), _divides_exactly(grid, launch.before)
+            shape = LaunchShape(arguments, block, _shared(launch, shared, defined), place, *exact)
             found[kernel] = (*found.get(kernel, ()), shape)
         n_before[kernel] += 1
     return found
@@ -80,6 +85,20 @@ def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None
         return None
     x, y, z = (*[each or 1 for each in numbers], 1, 1)[:3]
     return x, y, z
+
+
+def _is_one_block(grid: str) -> bool:
+    return re.fullmatch(r"(?:dim3)?[\s({]*1(?:\s*,\s*1)*[\s)}]*", grid) is not None
+
+
+_QUOTIENT = re.compile(r"(\w+)\s*/\s*\w+")
+
+
+def _divides_exactly(grid: str, before: str) -> bool:
+    """Return whether every quotient of a grid is of a size of which the host asks for a remainder, as where it refuses
+    or pads others: ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
+    sizes = [] if re.search(r"[-+]|\w\(", grid.replace("dim3(", "")) else _QUOTIENT.findall(grid)
+    return bool(sizes) and all(re.search(rf"\b{size}\s*%", before) for size in sizes)
 
 
 def _number(text: str, defined: Mapping[str, str]) -> int | None:

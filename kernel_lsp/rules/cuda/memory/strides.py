@@ -65,6 +65,8 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
 )
 def strided_access(function: Function) -> Iterator[Hit]:
     reported: set[int] = set()
+    if function.launches and all(launch.is_one_block for launch in function.launches):
+        return  # one block has too few sectors to wait for
     for found in _strided_accesses(function):
         reported.add(found.range.start_line)
         yield found
@@ -115,6 +117,7 @@ def _strided_accesses(function: Function) -> Iterator[Hit]:
             continue
         reach = reach_of(function, subscript)
         is_needed = _is_wrapped(function, subscript) or _is_read_transposed(function, subscript)
+        is_needed = is_needed or _OF_BLOCK_IN_COLUMN.search(function.source(subscript)) is not None
         if reach is not None and not is_needed and not _uses_all_between(function, reach):
             settled.add(text)
             distance = "a variable stride" if isinstance(reach.step, Stride) else f"{abs(reach.step)} elements"
@@ -197,6 +200,8 @@ def _is_in_tail(function: Function, subscript: Node) -> bool:
     return any(parent.type == "else_clause" for parent in parents)
 
 
+_OF_BLOCK_IN_COLUMN = re.compile(r"\*\s*gridDim\.x\s*\+\s*blockIdx\.x\s*\]$")
+"""A column for each block, once: a scan that follows reads rows."""
 _OF_MATRIX = re.compile(r"(?P<row>\w+)\*(?P<size>\w+)\+(?P<column>\w+)")
 """An index without spaces and casts."""
 
