@@ -330,7 +330,7 @@ class _Planner:
         has_library = library_plan(tensor, definition) is not None
         has_tensor_cores = self._operand(tensor, definition) is not None
         offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
-        found = ["direct", "rows", "tiled", "split_warps", "register_tiles"]
+        found = ["direct", "rows", "tiled", "split_warps", "register_tiles", "thread_rows"]
         return found + [way for way, is_offered in offered if is_offered]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:

@@ -51,7 +51,7 @@ class StructureRewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
-        elif way in ("split_warps", "register_tiles", "tensor_cores"):
+        elif way in ("split_warps", "register_tiles", "thread_rows", "tensor_cores"):
             assert definition.contraction is not None
             self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
 

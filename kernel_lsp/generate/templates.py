@@ -20,7 +20,7 @@ from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fi
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
-from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul
+from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul, thread_rows
 from kernel_lsp.generate.codegen.products.matmul import TiledRenderer, TileSchedule, is_valid_tile_schedule
 from kernel_lsp.generate.codegen.products.register_tiles import (
     REGISTER_TILE_THREADS,
@@ -32,6 +32,12 @@ from kernel_lsp.generate.codegen.products.register_tiles import (
 )
 from kernel_lsp.generate.codegen.products.split_matmul import SplitRenderer
 from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
+from kernel_lsp.generate.codegen.products.thread_rows import (
+    ThreadRowRenderer,
+    ThreadRowSchedule,
+    is_valid_thread_rows,
+    thread_row_comment,
+)
 from kernel_lsp.generate.codegen.routines import order, recurrence
 from kernel_lsp.generate.codegen.routines.order import (
     SortedRows,
@@ -96,6 +102,7 @@ from kernel_lsp.generate.schedule.row_comments import row_comment
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
     default_split_schedule,
+    default_thread_rows,
     shape_name,
     split_comment,
     steps_of,
@@ -162,6 +169,8 @@ class GroupRenderer:
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         if group.way == "register_tiles" and self.threads in (None, *REGISTER_TILE_THREADS):
             return self._register_tiles(group, name)
+        if group.way == "thread_rows" and self.threads is None and group.k.extent.constant is not None:
+            return self._thread_rows(group, name)
         if group.way in ("split_warps", "register_tiles"):  # a shared launch may have too many threads for the latter
             return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
@@ -225,6 +234,20 @@ class GroupRenderer:
         used = schedule if is_valid else RegisterTileSchedule(4, 8, threads)
         comment = register_tile_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((RegisterTileRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
+
+    def _thread_rows(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        kernel = self.new_kernel(name, thread_rows.LOCAL_NAMES)
+        pick = self.choices.pick_int
+        default = default_thread_rows(group, self.workload)
+        schedule = ThreadRowSchedule(
+            pick(f"{kernel.name}.columns", (4, 8, 16, 24, 32), default.tile_n, "columns per thread"),
+            pick(f"{kernel.name}.rows", (1, 2, 4, 6, 8), default.rows, "rows per thread"),
+            pick(f"{kernel.name}.threads", (64, 128, 256), default.threads, "threads per block"),
+        )
+        is_valid = is_valid_thread_rows(schedule, group)
+        used = schedule if is_valid else default
+        comment = thread_row_comment(used, group.tensor.name, self._written(group))
+        return RenderedGroup((ThreadRowRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)

@@ -1,4 +1,4 @@
-"""Choose schedules of contractions in parts: split over threads and clusters, or in register tiles."""
+"""Choose schedules of contractions on CUDA cores: split over threads and clusters, in register tiles, or by rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from kernel_lsp.generate.codegen.products.split_schedule import (
     is_valid_split_schedule,
 )
 from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
+from kernel_lsp.generate.codegen.products.thread_rows import PACK, ThreadRowSchedule
+from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
@@ -128,3 +130,17 @@ def _n_tiles(tensor: Tensor, definition: Reduction, workload: Workload) -> int:
     for axes, size in zip((contraction.row_axes, contraction.column_axes), SMALL_TILE, strict=True):
         n_tiles *= -(-workload.size(product(tensor.shape[axis] for axis in axes)) // size)
     return n_tiles
+
+
+MAX_COLUMNS_PER_THREAD = 32
+MAX_SUMS_PER_THREAD = 192
+"""Maximum sums per thread: with its factors and addresses they take 240 of 255 registers."""
+
+
+def default_thread_rows(group: ContractionGroup, workload: Workload) -> ThreadRowSchedule:
+    """Return the widest tile of up to 32 columns that fits the columns, and as many rows as registers hold."""
+    n_columns = workload.size(group.n.extent)
+    n_tiles = -(-n_columns // MAX_COLUMNS_PER_THREAD)
+    tile_n = -(-n_columns // (n_tiles * PACK)) * PACK
+    rows = next(rows for rows in (8, 6, 4, 2, 1) if rows * tile_n <= MAX_SUMS_PER_THREAD)
+    return ThreadRowSchedule(tile_n, rows, 128)

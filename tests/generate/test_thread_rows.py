@@ -1,0 +1,55 @@
+"""Contractions of few terms and columns: all columns of a tile for several rows of each thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.generate.harness import check_program, plan_text, tensor
+
+
+def check(layer: str, x: Any, *, columns: int = 4, after: str = "", **how: Any) -> str:
+    """Assert that the program computes a layer by rows of threads, and that it is right; return its text."""
+    text = f"""
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = {layer}
+        def forward(self, x): return self.layer(x){after}
+    """
+    program = plan_text(text, symbol="M", inputs=[x])
+    ways: dict[str, int | str] = {k.name: "thread_rows" for k in program.knobs if "thread_rows" in k.values}
+    assert ways
+    offered = [knob.name for knob in program.realize(ways).knobs]
+    ways |= {name: columns for name in offered if name.endswith(".columns")}
+    ways |= {name: 2 for name in offered if name.endswith(".rows")}
+    assert program.is_valid(ways)
+    found = check_program(program, schedule=ways, **how).text
+    assert "right_tile" in found
+    return found
+
+
+@pytest.mark.parametrize("columns", [4, 8])
+def test_rows_and_columns_past_the_end_are_not_written(columns: int) -> None:
+    families = ("normal", "special_inf")
+    found = check("nn.Conv3d(3, 6, 3)", tensor("x", 2, 3, 5, 6, 7), columns=columns, after=".relu()", families=families)
+    assert "x_row_1" in found  # the address of a row is worked out once
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        "nn.Conv2d(4, 6, 3, padding=(2, 1), stride=(2, 1), dilation=(1, 2))",
+        "nn.Conv2d(4, 8, 3, groups=2)",
+        "nn.Linear(9, 8)",
+    ],
+)
+def test_padding_strides_groups_and_matrices(layer: str) -> None:
+    check(layer, tensor("x", 3, 4, 9, 9))
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
+    torch_type = {"f16": "torch.float16", "bf16": "torch.bfloat16"}[dtype]
+    check(f"nn.Conv2d(3, 8, 3, dtype={torch_type})", tensor("x", 2, 3, 8, 9, dtype=dtype))
