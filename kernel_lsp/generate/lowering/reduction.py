@@ -11,6 +11,7 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_v
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
+from kernel_lsp.generate.lowering.centered_sums import centered_sum
 
 
 def reduce_over(
@@ -80,9 +81,15 @@ def _mean(call: Call) -> Tensor:
 def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
     """Return the mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
-    total = builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name="sum")
+    total = sum_over(builder, source, axes, dtype)
     count = count_of(element_count(source.shape, axes), dtype)
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
+
+
+def sum_over(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType, *, name: str = "sum") -> Tensor:
+    """Return the sum over axes, without them."""
+    found = centered_sum(builder, source, axes, dtype)
+    return found or builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name=name)
 
 
 def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tensor:

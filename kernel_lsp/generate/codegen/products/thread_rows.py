@@ -125,16 +125,15 @@ class ThreadRowRenderer:
         scope.line("__syncthreads();")
 
     def _declare_rows(self) -> list[Scalar | str]:
-        """Declare what a thread keeps of each of its rows; rows past the end repeat the last one. Returns a read of each
-        row over the terms: a pointer to it where its address is a sum of a row's and a term's parts."""
+        """Declare what a thread keeps of each of its rows; rows past the end repeat the last one. Returns each row's
+        factor over the terms, or a pointer where its address is a sum of a row's and a term's parts."""
         scope, group = self.scope, self.group
         read = plain_read(self.left, self.left.dtype)
         found: list[Scalar | str] = []
         for i, row in enumerate(self.rows):
             name = scope.names.take(row.name)
-            scope.line(
-                f"const {self.kernel.index_type} {name} = min(m0 + {i} * THREADS + (int)threadIdx.x, {self.n_rows} - 1);"
-            )
+            own = f"m0 + {i} * THREADS + (int)threadIdx.x"
+            scope.line(f"const {self.kernel.index_type} {name} = min({own}, {self.n_rows} - 1);")
             scope.define(row, name)
             name_coordinates(self.kernel, as_index(row), group.row_shape)
             left = self.left.substitute({group.m: as_index(row)})

@@ -1,0 +1,36 @@
+"""Means and sums of what a norm has centered: from the sums of lines, without another pass over the elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, plan_text, tensor
+
+GROUP_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 6)
+        nn.init.normal_(self.norm.weight); nn.init.normal_(self.norm.bias)
+    def forward(self, x): return {result}
+"""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "self.norm(x).mean(dim=[1, 2, 3])",
+        "self.norm(x).mean()",
+        "(self.norm(x) * 2 - x.mean(dim=[2, 3], keepdim=True)).mean(dim=[1, 3])",
+    ],
+)
+def test_the_mean_of_a_group_norm_reads_sums_of_lines(result: str) -> None:
+    text = GROUP_NORM.format(result=result)
+    inputs = [tensor("x", 3, 6, 5, 8)]
+    assert "line_sum" in check(text, symbol="M", inputs=inputs, families=("normal", "large")).text
+
+
+@pytest.mark.parametrize("result", ["self.norm(x).relu().mean(dim=[1, 2, 3])", "self.norm(x).mean(dim=1)"])
+def test_what_is_not_affine_along_a_line_is_added_up_by_elements(result: str) -> None:
+    program = plan_text(GROUP_NORM.format(result=result), symbol="M", inputs=[tensor("x", 3, 6, 5, 8)])
+    assert "line_sum" not in program.render({})
