@@ -41,7 +41,7 @@ from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.split_choice import fill_by_register_tiles, parts_of_register_tiles
+from kernel_lsp.generate.schedule.split_choice import fill_by_register_tiles, parts_of_register_tiles, suits_thread_rows
 from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_rewriter import StructurePlan
 from kernel_lsp.generate.sums import find_moments, flat_sum, with_pointwise_inlined
@@ -286,7 +286,7 @@ class _Planner:
         """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
         `tiled`: through shared memory; `split_warps`: as tiled, and the threads of a block share the products of a
         tile; `register_tiles`: the same without shared memory, a small tile in each thread's registers;
-        `tensor_cores`: the same with `mma.sync`."""
+        `thread_rows`: all columns of some rows per thread; `tensor_cores`: the same as tiled with `mma.sync`."""
         options = self._contraction_options(tensor, definition)
         default = self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
@@ -344,6 +344,8 @@ class _Planner:
         least = LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
         if plan is not None and operand != DType.F32 and count >= least:
             return "library"
+        if suits_thread_rows(tensor, definition, self.workload):
+            return "thread_rows"
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))

@@ -12,8 +12,8 @@ from kernel_lsp.generate.codegen.products.split_schedule import (
     SplitSchedule,
     is_valid_split_schedule,
 )
-from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
 from kernel_lsp.generate.codegen.products.thread_rows import PACK, ThreadRowSchedule
+from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor
@@ -133,8 +133,36 @@ def _n_tiles(tensor: Tensor, definition: Reduction, workload: Workload) -> int:
 
 
 MAX_COLUMNS_PER_THREAD = 32
+MIN_COLUMNS_OF_THREAD_ROWS = 8
+MAX_COLUMNS_OF_THREAD_ROWS = 64
+MAX_TERMS_OF_THREAD_ROWS = 192
+"""Maximum columns and terms of a contraction by rows of threads: with more, tensor cores repay what they stage."""
+WINDOW_CHANNELS = 8
+"""Input channels that windows take at a time, on tensor cores."""
+MIN_ROWS_PER_MULTIPROCESSOR = 2048
+"""Minimum rows per multiprocessor: two blocks of 128 threads with 8 rows each."""
 MAX_SUMS_PER_THREAD = 192
 """Maximum sums per thread: with its factors and addresses they take 240 of 255 registers."""
+
+
+def suits_thread_rows(tensor: Tensor, definition: Reduction, workload: Workload) -> bool:
+    """Return True for convolutions of f32 with few channels: copies of single elements to shared memory would take
+    longer than the products."""
+    contraction = definition.contraction
+    assert contraction is not None
+    n_terms = product(variable.extent for variable in definition.reduced).constant or 0
+    axes = (contraction.row_axes, contraction.column_axes)
+    n_rows, n_columns = (workload.size(product(tensor.shape[axis] for axis in each)) for each in axes)
+    has_windows = workload.size(definition.reduced[0].extent) % WINDOW_CHANNELS == 0
+    return (
+        {tensor.dtype, contraction.left.dtype, contraction.right.dtype} == {DType.F32}
+        and len(definition.reduced) > 1
+        and contraction.phases is None
+        and not has_windows
+        and 0 < n_terms <= MAX_TERMS_OF_THREAD_ROWS
+        and MIN_COLUMNS_OF_THREAD_ROWS <= n_columns <= MAX_COLUMNS_OF_THREAD_ROWS
+        and n_rows >= MIN_ROWS_PER_MULTIPROCESSOR * workload.n_multiprocessors
+    )
 
 
 def default_thread_rows(group: ContractionGroup, workload: Workload) -> ThreadRowSchedule:
