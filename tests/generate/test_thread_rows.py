@@ -8,17 +8,18 @@ import pytest
 
 from tests.generate.harness import check_program, plan_text, tensor
 
+MODULE = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = {layer}
+    def forward(self, x): return self.layer(x){after}
+"""
+
 
 def check(layer: str, x: Any, *, columns: int = 4, after: str = "", **how: Any) -> str:
     """Assert that the program computes a layer by rows of threads, and that it is right; return its text."""
-    text = f"""
-    class M(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = {layer}
-        def forward(self, x): return self.layer(x){after}
-    """
-    program = plan_text(text, symbol="M", inputs=[x])
+    program = plan_text(MODULE.format(layer=layer, after=after), symbol="M", inputs=[x])
     ways: dict[str, int | str] = {k.name: "thread_rows" for k in program.knobs if "thread_rows" in k.values}
     assert ways
     offered = [knob.name for knob in program.realize(ways).knobs]
@@ -53,3 +54,16 @@ def test_padding_strides_groups_and_matrices(layer: str) -> None:
 def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
     torch_type = {"f16": "torch.float16", "bf16": "torch.bfloat16"}[dtype]
     check(f"nn.Conv2d(3, 8, 3, dtype={torch_type})", tensor("x", 2, 3, 8, 9, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("layer", "n_images", "default"),
+    [
+        ("nn.Conv3d(3, 24, 3)", 16, "thread_rows"),
+        ("nn.Conv3d(3, 24, 3)", 2, "tensor_cores"),  # too few rows for 8 per thread
+        ("nn.Conv3d(3, 96, 3)", 16, "tensor_cores"),
+    ],
+)
+def test_large_convolutions_of_few_channels_go_by_rows_of_threads(layer: str, n_images: int, default: str) -> None:
+    program = plan_text(MODULE.format(layer=layer, after=""), symbol="M", inputs=[tensor("x", n_images, 3, 24, 32, 32)])
+    assert next(knob for knob in program.knobs if knob.name.endswith(".contraction")).default == default
