@@ -11,6 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, place_of
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.outline import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import is_loop_variable, values_of
 from kernel_lsp.rules.cuda.variables import Variable
 
@@ -37,7 +38,11 @@ def before_the_border(kernel: Function) -> Iterator[tuple[Node, str]]:
     """Yield each access at a coordinate minus a constant, with the coordinate, where no condition of the kernel keeps
     the first ones away; one access for each coordinate."""
     found: set[str] = set()
-    for access in kernel.subscripts:
+    lower = _names_with_minus(kernel)
+    for place, text in enumerate(kernel.file.texts(kernel.subscripts)):
+        if "-" not in text and lower.isdisjoint(names_in_text(text)):
+            continue
+        access = kernel.subscripts[place]
         array = kernel.variable(access.child_by_field_id(fields.ARGUMENT))
         indices = access.child_by_field_id(fields.INDICES)
         if array is None or not array.is_pointer or array not in kernel.parameters or array.writes or indices is None:
@@ -47,6 +52,16 @@ def before_the_border(kernel: Function) -> Iterator[tuple[Node, str]]:
             if shift.offset < 0 and name not in found and not _may_begin_later(kernel, shift.coordinate):
                 found.add(name)
                 yield access, name
+
+
+def _names_with_minus(kernel: Function) -> frozenset[str]:
+    """Return the variables whose first value has a minus, or is made of one of these. Indices without either, which
+    are most, need not be read."""
+    values = [(v.name, kernel.source(v.value)) for v in kernel.all_variables() if v.value is not None]
+    found = {name for name, text in values if "-" in text}
+    while more := {name for name, text in values if name not in found and not found.isdisjoint(names_in_text(text))}:
+        found |= more
+    return frozenset(found)
 
 
 def beyond_the_row(kernel: Function) -> Iterator[tuple[Node, str]]:

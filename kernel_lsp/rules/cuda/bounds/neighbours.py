@@ -89,7 +89,7 @@ def _returns(kernel: Function, branch: Node) -> bool:
 
 
 def _guarded_by(kernel: Function, branch: Node, index: Variable) -> Iterator[Node]:
-    """Yield the subscripts behind the check that no further condition about the index guards."""
+    """Yield the subscripts at the index, or beyond it, that no condition about it guards but the check before them."""
     is_early = _returns(kernel, branch)
     start = branch.end_byte if is_early else branch.start_byte
     block = kernel.body if is_early else branch.child_by_field_id(fields.CONSEQUENCE)
@@ -97,13 +97,15 @@ def _guarded_by(kernel: Function, branch: Node, index: Variable) -> Iterator[Nod
         return
     others = [node for node in kernel.returns if start < node.start_byte]
     for access in kernel.subscripts.within(block):
+        if access.start_byte < start or not (_is_at(kernel, access, index) or _distance(kernel, access, index)):
+            continue
         inner = (each for each in kernel.branches_around(access) if each.id != branch.id and each.start_byte >= start)
         conditions = (each.child_by_field_id(fields.CONDITION) for each in inner)
         is_asked = any(condition is None or index.name in kernel.names_in(condition) for condition in conditions)
         is_behind_return = any(node.start_byte < access.start_byte for node in others)
         expression = takewhile(lambda parent: not parent.type.endswith("statement"), kernel.around(access))
         is_second = any(kernel.operator(each) in ("&&", "||") for each in expression if each.start_byte >= start)
-        if access.start_byte >= start and not is_asked and not is_behind_return and not is_second:
+        if not is_asked and not is_behind_return and not is_second:
             yield access
 
 

@@ -105,7 +105,7 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         divisor = known_value(function, right)
         if divisor is not None and "/" not in text:
             divisor = 1 << min(divisor, 30)
-        is_multiple = divisor is not None and threads and divisor % threads == 0
+        is_multiple = divisor is not None and threads is not None and threads > 0 and divisor % threads == 0
         if n is not None and divisor is not None and is_multiple and n % divisor:
             return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
         is_checked = kernel in function.file.tail_checked_kernels and "%" not in _STRING.sub("", function.text)
@@ -155,8 +155,8 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
         operator = function.operator(node)
         if left is None or right is None or operator not in ("/", ">>"):
             return None
-        inner = _quotient(function, left, MAX_NAMES) if left.type == "binary_expression" else None
-        is_plain = (inner is not None or left.type in _PLAIN) and set() != _factors(function, right)
+        is_quotient = left.type == "binary_expression" and _quotient(function, left, MAX_NAMES) is not None
+        is_plain = (is_quotient or left.type in _PLAIN) and set() != _factors(function, right)
         return (left, right, operator) if is_plain or _is_converted_name(function, left) else None
     if (found := returned(function, node)) is not None and depth <= MAX_NAMES:
         callee, value, given = found

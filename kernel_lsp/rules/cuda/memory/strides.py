@@ -214,10 +214,12 @@ def _is_read_transposed(function: Function, subscript: Node) -> bool:
         return False
     row, size, column = index.group("row", "size", "column")
     counters = [each for name in (row, column) for each in function.named(name) if is_loop_variable(function, each)]
+    if row == column or not counters:
+        return row == column
     array = function.source(subscript).partition("[")[0]
-    others = (_matrix_index(function, each) for each in function.subscripts if counters)
+    others = (_matrix_index(function, each) for each in function.subscripts)
     transposed = f"{array}[{column}*{size}+{row}]"
-    return row == column or any(each is not None and each.string == transposed for each in others)
+    return any(each is not None and each.string == transposed for each in others)
 
 
 def _matrix_index(function: Function, subscript: Node) -> re.Match[str] | None:

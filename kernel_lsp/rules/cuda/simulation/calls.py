@@ -203,10 +203,15 @@ class Caller(Calculator):
             inner, known = function, self.functions.get("operator()", ())
         owner = None if inner is None or not known or inner.type == "call_expression" else self.place(inner)
         structure = self._structure_of(owner)
-        fitting = [each for each in known if _n_parameters(each) >= n_arguments]
-        own = [each for each in fitting if structure and structure_of(self.file.parsed, each.outer) == structure]
-        found = next(iter(own), None) or (next(iter(fitting), None) if cell is None else None)
-        return found, owner if own else None, structure
+        methods = known if structure else ()
+        own = next((each for each in methods if self._fits(each, n_arguments, structure)), None)
+        found = own or next((each for each in known if cell is None and _n_parameters(each) >= n_arguments), None)
+        return found, None if own is None else owner, structure
+
+    def _fits(self, definition: Definition, n_arguments: int, structure: str) -> bool:
+        """Return whether the function is a method of the structure that takes so many arguments."""
+        takes_all = _n_parameters(definition) >= n_arguments
+        return takes_all and structure_of(self.file.parsed, definition.outer) == structure
 
     def _structure_of(self, owner: Cell | Place | None) -> str:
         while isinstance(owner, Cell) and owner.place is not None:
