@@ -126,6 +126,10 @@ class Unsupported(Noun):
     line: int | None = None
 
 
+class Stalled(Unsupported):
+    """A check had too little CPU time within its wall-clock guard, so the result is unknown."""
+
+
 class Rejected(Noun):
     """The integrity gate rejected it before it ran; the findings give reasons."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundStep
 from kernel_lsp.core.profile import LaunchCounters
-from kernel_lsp.core.verdict import Crashed, Rejected, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Crashed, Rejected, Stalled, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
@@ -22,7 +22,13 @@ from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, Interruptions
 
 PROGRAM = "kernel_lsp.ptx.program"
-DEFAULT_DEADLINE_S = 60.0
+DEFAULT_CPU_S = 60.0
+"""Default maximum CPU time of the process per request, in seconds. Unlike elapsed time, it is independent of what else
+the machine does."""
+WALL_PER_CPU = 10.0
+"""Maximum elapsed time of a request, as a multiple of its CPU time: ten processes may share a core."""
+OUT_OF_CPU = (-signal.SIGPROF, 128 + signal.SIGPROF)
+"""Exit statuses of a process that exceeded its CPU time; the second is that of a launcher."""
 DEFAULT_MAX_INSTRUCTIONS = 10_000_000_000
 """Default maximum instructions per run: about a minute on one core."""
 NO_END = "no-end"
@@ -105,7 +111,8 @@ class RunOptions:
     """Maximum instructions per thread. Beyond it the run ends with a finding `NO_END`.
     Not enforced where threads may wait for others."""
     max_findings: int = 20
-    deadline_s: float = DEFAULT_DEADLINE_S
+    cpu_s: float = DEFAULT_CPU_S
+    """Maximum CPU time, in seconds. Beyond it the process is killed."""
     may_write_variables: bool = True
     """Allow writes to module variables, which keep state between launches."""
     watches_races: bool = False
@@ -142,19 +149,25 @@ class ExecutionReport:
     n_blocks_run: tuple[int, ...]
 
 
+TRY_AGAIN = "check again when the machine is idle"
+DIED = "the PTX executor died"
+KILLED = f"{DIED} (exit {-signal.SIGKILL})"
 KILLED_WHILE_LOADING = (
     "the PTX executor was killed (signal 9) while it compiled the kernel; machines whose memory is full do that: "
     "close other programs, or run fewer commands side by side"
 )
 LoadOutcome = Loaded | Rejected | Unsupported | TimedOut | Crashed
 RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
+NoAnswer = TimedOut | Stalled | Crashed
+"""Reasons why a request has no answer; its process has ended."""
 
 
 class PtxExecutor:
     """Own a process that runs PTX on one CPU core. Use as ``async with PtxExecutor() as executor``.
 
-    After `TimedOut` or `Crashed`, the next `load` restarts the process. The process may read the files below `inputs`
-    and modify those below `folder`; by default both are the temporary folder.
+    A request without an answer ends the process: `TimedOut` beyond its CPU time, `Stalled` where the machine did not
+    grant that, else `Crashed`. Further runs have the same outcome; the next `load` restarts the process. The process
+    may read the files below `inputs` and modify those below `folder`; by default both are the temporary folder.
     """
 
     def __init__(
@@ -165,6 +178,10 @@ class PtxExecutor:
         level = sandbox_level("auto") if sandbox is None else sandbox
         self._confinement = executor_confinement(level, readable=[inputs or temporary], writable=[folder or temporary])
         self._conversation: Conversation | None = None
+        self.no_answer: NoAnswer | None = None
+        """Reason why the process ended; None while it runs."""
+        self.used_s = 0.0
+        """CPU time of all answered requests, in seconds."""
 
     async def __aenter__(self) -> PtxExecutor:
         await self._start()
@@ -184,7 +201,7 @@ class PtxExecutor:
             self._conversation = None
 
     async def load(
-        self, ptx: str, file_name: str, *, deadline_s: float = DEFAULT_DEADLINE_S, is_quick: bool = False
+        self, ptx: str, file_name: str, *, cpu_s: float = DEFAULT_CPU_S, is_quick: bool = False
     ) -> LoadOutcome:
         """Compile a PTX text. `file_name` is the `.cu` file's name in findings. `is_quick` takes a third of the time,
         for slower code: for few small runs. Rejected when one of its loops cannot end. Unsupported also when the
@@ -192,10 +209,10 @@ class PtxExecutor:
         if not self.is_alive:
             await self._start()
         request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
-        replied = await self._process.ask(request, deadline_s=deadline_s)
-        if isinstance(replied, Died) and replied.returncode == -signal.SIGKILL:
+        replied = await self._process.ask({**request, "cpu_s": cpu_s}, deadline_s=WALL_PER_CPU * cpu_s)
+        answer = self._noted(replied, cpu_s)
+        if isinstance(answer, Crashed) and answer.message.startswith(KILLED):
             return Unsupported(message=KILLED_WHILE_LOADING)
-        answer = _reply(replied, deadline_s)
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:
@@ -215,14 +232,16 @@ class PtxExecutor:
         """Run the steps of a bound plan. `symbols` maps the name expression of each launch to its symbol in the PTX.
         Raises InternalError when the request does not fit the loaded module."""
         options = options or RunOptions()
-        request, deadline_s = _run_request(buffers, steps, symbols, options), options.deadline_s
-        answer = _reply(await self._process.ask(request, deadline_s=deadline_s), deadline_s)
+        if self.no_answer is not None:
+            return self.no_answer
+        request, deadline_s = _run_request(buffers, steps, symbols, options), WALL_PER_CPU * options.cpu_s
+        answer = self._noted(await self._process.ask(request, deadline_s=deadline_s), options.cpu_s)
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:
             return Unsupported(**answer["unsupported"])
         if "timed_out" in answer:
-            return _timed_out(answer["timed_out"], answer["report"]["findings"], deadline_s)
+            return _timed_out(answer["timed_out"], answer["report"]["findings"], options.cpu_s)
         report = answer["report"]
         return ExecutionReport(
             findings=tuple(Finding(**finding) for finding in report["findings"]),
@@ -230,8 +249,18 @@ class PtxExecutor:
             n_blocks_run=tuple(report["n_blocks_run"]),
         )
 
+    def _noted(self, replied: Answered | Died | Overran, cpu_s: float) -> dict[str, Any] | NoAnswer:
+        """Return the answer to a request of at most `cpu_s` seconds of CPU time, or note why there is none."""
+        answer = _reply(replied, cpu_s)
+        if isinstance(answer, dict):
+            self.used_s += answer["cpu_s"]
+        else:
+            self.no_answer = answer
+        return answer
+
     async def _start(self) -> None:
         await self.close()
+        self.no_answer = None
         self._conversation = Conversation([sys.executable, PROGRAM], confinement=self._confinement, how="module")
         await self._conversation.start()
 
@@ -257,12 +286,14 @@ def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
             yield start, position
 
 
-def _reply(outcome: Answered | Died | Overran, deadline_s: float) -> dict[str, Any] | TimedOut | Crashed:
+def _reply(outcome: Answered | Died | Overran, cpu_s: float) -> dict[str, Any] | NoAnswer:
     match outcome:
-        case Overran():
-            return TimedOut(message=f"no answer within {deadline_s:g} s", deadline_s=deadline_s)
+        case Overran(deadline_s):
+            return Stalled(message=f"less than {cpu_s:g} s of CPU time within {deadline_s:g} s; {TRY_AGAIN}")
+        case Died(returncode) if returncode in OUT_OF_CPU:
+            return TimedOut(message=f"no answer within {cpu_s:g} s of CPU time", deadline_s=cpu_s)
         case Died(returncode, stderr):
-            return Crashed(message=f"the PTX executor died (exit {returncode}): {stderr.strip()[-500:]}")
+            return Crashed(message=f"{DIED} (exit {returncode}): {stderr.strip()[-500:]}")
         case Answered(reply) if "error" in reply:
             raise InternalError(f"the PTX executor refused a request: {reply['error']}")
         case Answered(reply):
@@ -311,6 +342,7 @@ def _run_request(
         "keeps_lanes_apart": options.keeps_lanes_apart,
         "keeps_written": options.keeps_written,
         "interruptions": options.interruptions,
+        "cpu_s": options.cpu_s,
     }
 
 

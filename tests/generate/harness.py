@@ -134,7 +134,7 @@ _EXECUTORS: list[PtxExecutor] = []
 _COMPILERS: list[Compiler] = []
 _BUILT: dict[str, Built] = {}
 """Outcomes by text: tests of one kernel differ in their inputs."""
-DEADLINE_S = 120.0
+CPU_S = 120.0
 
 
 def _check_case(
@@ -218,9 +218,9 @@ def _run_on_executor(steps: list[Any], files: Mapping[str, BufferFile], built: B
 
     async def run() -> Any:
         executor = await _executor()
-        loaded = await executor.load(built.ptx, "kernel.cu", deadline_s=DEADLINE_S, is_quick=True)
+        loaded = await executor.load(built.ptx, "kernel.cu", cpu_s=CPU_S, is_quick=True)
         assert isinstance(loaded, Loaded), f"{loaded}\n{cuda}"
-        return await executor.run(list(files.values()), steps, built.symbols, RunOptions(deadline_s=DEADLINE_S))
+        return await executor.run(list(files.values()), steps, built.symbols, RunOptions(cpu_s=CPU_S))
 
     report = _LOOP.run_until_complete(run())
     assert isinstance(report, ExecutionReport), f"{report}\n{cuda}"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, ScalarArgument, TensorArgument
-from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Crashed, Stalled, TimedOut, Unsupported
 from kernel_lsp.errors import InternalError
+from kernel_lsp.ptx import executor as executor_module
 from kernel_lsp.ptx.executor import (
     WRITTEN_BY_KERNEL,
     BlockSample,
@@ -223,9 +224,32 @@ async def test_a_missed_deadline_ends_the_process_and_the_next_load_starts_one(e
         kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
     )
     files = buffers(tmp_path, np.ones(1, "f4"), np.zeros(2, "f4"), is_initialised=True)
-    options = RunOptions(max_instructions=10**13, deadline_s=0.5)
+    options = RunOptions(max_instructions=10**13, cpu_s=0.5)
     assert isinstance(await executor.run(files, [step], {}, options), TimedOut)
     assert isinstance(await executor.load(built.ptx, "k.cu"), Loaded)
+
+
+async def test_a_process_that_waits_for_a_core_is_not_timed_out(executor, scale, tmp_path):
+    """The budget is CPU time: a stopped process has none."""
+    await executor.load(scale.ptx, "scale.cu")
+    pid = executor._conversation.pid
+    running = asyncio.create_task(executor.load(scale.ptx, "scale.cu", cpu_s=0.5))
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(1.0)
+    assert not running.done()
+    os.kill(pid, signal.SIGCONT)
+    assert isinstance(await running, Loaded)
+
+
+async def test_a_process_without_a_core_says_nothing_of_the_kernel(executor, scale, monkeypatch):
+    await executor.load(scale.ptx, "scale.cu")
+    monkeypatch.setattr(executor_module, "WALL_PER_CPU", 1.0)
+    os.kill(executor._conversation.pid, signal.SIGSTOP)
+    outcome = await executor.run([], [launch()], scale.symbols, RunOptions(cpu_s=0.2))
+    assert isinstance(outcome, Stalled)
+    assert "idle" in outcome.message
+    assert await executor.run([], [launch()], scale.symbols) is outcome
+    assert isinstance(await executor.load(scale.ptx, "scale.cu"), Loaded)
 
 
 async def test_a_killed_process_is_an_outcome(executor, scale):

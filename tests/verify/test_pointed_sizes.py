@@ -117,6 +117,12 @@ def test_large_numbers_in_the_code_are_passed_by_every_size() -> None:
     assert [max(sizes.values()) for sizes in found] == [1_031_252, 1_031_252]
 
 
+def test_a_large_grid_of_a_fixed_size_is_passed() -> None:
+    """A fill may write what its blocks leave out, so the share that is written shows nothing."""
+    plan = prepared("launch: k<<<200000, 32>>>(x, out, D)")
+    assert max(max(sizes.values()) for sizes in sizes_beyond_literals(finder_of(plan, "forward"), KNOWN)) > 200_000
+
+
 def test_dims_that_were_captured_alike_go_together_where_neither_goes_alone() -> None:
     known = [{**sizes, "E": sizes["D"]} for sizes in KNOWN]
     ready = prepared("where: D == E", "launch: k<<<1, 32>>>(x, out, D)", code="D > 1200", task=SQUARE)

@@ -51,7 +51,7 @@ class Executor(PtxExecutor):
     async def close(self) -> None:
         self.is_running = False
 
-    async def load(self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
+    async def load(self, ptx: str, file_name: str, *, cpu_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
         self.loaded.append(ptx)
         return Loaded(())
 
@@ -162,9 +162,7 @@ async def test_who_wants_what_is_loaded_ahead_gets_an_executor_that_has_loaded_i
     made: list[Executor] = []
 
     class Slow(Executor):
-        async def load(
-            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
-        ) -> LoadOutcome:
+        async def load(self, ptx: str, file_name: str, *, cpu_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
             await asyncio.sleep(0.001)
             return await super().load(ptx, file_name)
 
@@ -192,9 +190,7 @@ async def test_who_wants_what_is_being_loaded_waits_for_it_and_a_pool_that_close
     may_go_on = asyncio.Event()
 
     class Slow(Executor):
-        async def load(
-            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
-        ) -> LoadOutcome:
+        async def load(self, ptx: str, file_name: str, *, cpu_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
             await may_go_on.wait()
             return await super().load(ptx, file_name)
 
@@ -247,9 +243,7 @@ async def test_an_executor_loads_a_candidate_before_its_cases_are_chosen(
 
 async def test_an_executor_that_breaks_ahead_is_told_where_it_is_wanted() -> None:
     class Broken(Executor):
-        async def load(
-            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
-        ) -> LoadOutcome:
+        async def load(self, ptx: str, file_name: str, *, cpu_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
             raise RuntimeError("a fault of ours")
 
     pool = ExecutorPool(Broken, 2, 1)
@@ -351,11 +345,9 @@ async def test_beside_a_gpu_long_modules_are_compiled_quickly(is_beside_gpu: boo
     asked: list[bool] = []
 
     class Noting(Executor):
-        async def load(
-            self, ptx: str, file_name: str, *, deadline_s: float = 1.0, is_quick: bool = False
-        ) -> LoadOutcome:
+        async def load(self, ptx: str, file_name: str, *, cpu_s: float = 1.0, is_quick: bool = False) -> LoadOutcome:
             asked.append(is_quick)
-            return await super().load(ptx, file_name, deadline_s=deadline_s)
+            return await super().load(ptx, file_name, cpu_s=cpu_s)
 
     pool = ExecutorPool(Noting, 1, 1, is_beside_gpu=is_beside_gpu)
     module = "." * size

@@ -14,18 +14,22 @@ import pytest
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateEvaluated, RunFinished
+from kernel_lsp.core.verdict import Stalled, Unsupported, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.agent.tools import AgentTools
 from kernel_lsp.evolve.run.calibration import label
 from kernel_lsp.evolve.run.export_source import checked_winner
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.evolve.run.request import SeedKernel
+from kernel_lsp.ptx import executor
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.probes import far_sizes
 from kernel_lsp.verify.session.check import check_kernel
-from kernel_lsp.verify.session.evaluation import NO_ANSWER
+from kernel_lsp.verify.session.evaluation import NOT_LOOKED_FURTHER
+from kernel_lsp.verify.session.scalar_mutation import MutatedTask
 from kernel_lsp.verify.session.session import Session
 from tests.corpora import Kernel, read_kernels
+from tests.verify.test_pointed_sizes import TASK
 from tests.verify.test_scalar_mutation import counted_captures
 
 CORPUS = Path(__file__).parent.parent / "attacks"
@@ -108,19 +112,35 @@ async def test_check_refuses_them() -> None:
     assert verdict.outcome.kind == "mismatch"
 
 
-async def test_sizes_that_the_executor_had_no_time_for_are_said(
+async def test_a_kernel_whose_far_sizes_were_not_checked_is_not_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine leaves them out, and a verdict that says nothing would seem to have looked."""
     (tmp_path / "model.py").write_text(POWER.replace("p=1.5", "p=2.0"))
     kernel = tmp_path / "kernel.cu"
     kernel.write_text(NO_POWER.replace("fabsf(x[i]) * sqrtf(fabsf(x[i]))", "powf(fabsf(x[i]), p)"))
     settings = load_settings(tmp_path, {"device": "cpu"})
     in_time = await check_kernel(kernel, None, tmp_path, settings)
-    monkeypatch.setattr(far_sizes, "DEADLINE_S", 1e-6)
+    monkeypatch.setattr(far_sizes, "CPU_S", 1e-6)
     too_late = await check_kernel(kernel, None, tmp_path, settings)
-    said = [any(NO_ANSWER in note for note in verdict.notes) for verdict in (in_time, too_late)]
-    assert said == [False, True], (in_time.notes, too_late.notes)
+    assert in_time.is_correct, in_time.outcome
+    assert too_late.outcome.kind == "unsupported"
+    assert NOT_LOOKED_FURTHER in too_late.outcome.message
+
+
+async def test_a_kernel_that_gets_too_little_cpu_time_is_neither_correct_nor_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "WALL_PER_CPU", 1e-6)
+    verdict = await check_kernel(BLENDED[0].file, None, CORPUS, SETTINGS)
+    assert verdict.outcome.kind == "unsupported"
+    assert executor.TRY_AGAIN in verdict.outcome.message
+    assert type(Verdict.model_validate_json(verdict.model_dump_json()).outcome) is Unsupported
+
+
+@pytest.mark.parametrize("outcome", [Stalled(message="busy"), Unsupported(message="no finite reference")])
+def test_a_mutation_that_was_not_checked_is_not_passed(outcome: Unsupported) -> None:
+    mutated = MutatedTask(TASK, frozenset("p"), "p=2", ())
+    assert (mutated.failure(outcome) is not None) is isinstance(outcome, Stalled)
 
 
 async def test_export_refuses_them() -> None:

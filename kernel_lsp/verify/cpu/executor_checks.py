@@ -30,17 +30,17 @@ from kernel_lsp.verify.model.environment import (
 from kernel_lsp.verify.probes.finder import n_largest
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
 
-RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, deadline_s=30.0)
+RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, cpu_s=30.0)
 FULL_LIMITS = Limits(
     complete_instructions=400_000_000,
     max_instructions=20_000_000_000,
-    deadline_s=90.0,
+    cpu_s=90.0,
     max_thread_instructions=4_000_000_000,
 )
 """At roughly 150 M instructions a second, a ranking takes under 0.5 s and a complete case under 3 s."""
 MAX_INSTRUCTIONS_OF_BLOCKS = FULL_LIMITS.max_instructions // 2
-"""Maximum instructions of a case with many blocks: more would exceed the deadline on a busy machine."""
-LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, deadline_s=90.0)
+"""Maximum instructions of a case with many blocks: more would exceed its CPU time."""
+LONG_SUM_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=2_000_000_000, cpu_s=90.0)
 """Limits for oversized sums; exceeding them is inconclusive."""
 SINGLED_OUT_INSTRUCTIONS = 2_000_000_000
 """Maximum instructions of a complete run where one block may take a path of its own: five times a complete case, for
@@ -48,28 +48,28 @@ kernels that test the block index."""
 SCREEN_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=30_000_000,
-    deadline_s=10.0,
+    cpu_s=10.0,
     max_thread_instructions=10_000_000,
 )
-"""Limits before a GPU run: 0.1 s a case. The instructions are the bound; the deadline covers a busy machine."""
+"""Limits before a GPU run: 0.1 s a case. The instructions are the bound."""
 MAX_SCREENED_OPERATIONS = 10 * SCREEN_LIMITS.max_instructions
 """Operations of PyTorch at the smallest size from which no screen ends within its instructions: RegNet's 1.2 billion
 did not, nor ResNet18's and EfficientNetB0's 3.5, after 9 to 30 s of a core to load them (2026-11-29)."""
 ENDLESS_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=4_000_000_000,
-    deadline_s=12.0,
+    cpu_s=12.0,
     max_thread_instructions=500_000_000,
 )
 """Limits for a small case that exceeded the screen's. So many instructions of one thread take at least 0.25 s on a GPU,
 which issues at most one of them a cycle. No kernel needs that for a few thousand elements."""
-WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000_000_000, deadline_s=12.0)
+WAITING_LIMITS = Limits(complete_instructions=15_000_000, max_instructions=1_000_000_000, cpu_s=12.0)
 """Limits for a small case whose threads wait longer than the screen allows: a livelock repeats its state within them.
 Waiting costs about 1 ns an instruction."""
 RANKED_WAIT_S = 4.0
-"""Maximum seconds of such a run before a candidate is only measured: its full check runs it within the screen's limits,
-and then within the whole deadline. 15 of 17 candidates for a batch norm, whose blocks wait at a grid barrier, had no
-answer within a deadline (2026-11-28)."""
+"""Maximum CPU seconds of such a run before a candidate is only measured: its full check runs it within the screen's
+limits, and then within the whole budget. 15 of 17 candidates for a batch norm, whose blocks wait at a grid barrier, had
+no answer within a wall-clock deadline (2026-11-28)."""
 SCREEN_BUDGET_S = 0.4
 """Seconds per operation: a screen that took longer skips the profile."""
 N_SCREEN_CASES = 2
@@ -79,9 +79,12 @@ NOT_SCREENED = "not screened for races and stray accesses"
 MAX_PROFILED_BYTES = 4 << 30
 """Maximum bytes of all tensors of the captured case for an estimate beside a measured time: the executor maps them."""
 FULL_BUDGET_S = 25.0
-"""Seconds per operation. Once it is spent, the remaining cases run from the smallest on."""
+"""CPU seconds per operation: the executor's, and PyTorch's by its operations. Once they are spent, the remaining cases
+run from the smallest on."""
+OPERATIONS_PER_S = 2_000_000_000
+"""Operations of a fp64 reference per second of a core."""
 REST_BUDGET_S = 15.0
-"""Seconds for the remaining cases. Once it is spent, the rest is not run; the verdict lists what was."""
+"""CPU seconds for the remaining cases. Once it is spent, the rest is not run; the verdict lists what was."""
 MIN_CASES = 4
 """Cases that run whatever the budget: the captured sizes, two small ones, exact integers."""
 MAX_OPERATIONS = 2_000_000_000
@@ -118,7 +121,7 @@ async def check(kernel: LoadedKernel) -> CheckOutcome | None:
 
 
 async def screen(
-    kernel: LoadedKernel, *, estimates: bool = False, wait_s: float = WAITING_LIMITS.deadline_s
+    kernel: LoadedKernel, *, estimates: bool = False, wait_s: float = WAITING_LIMITS.cpu_s
 ) -> CheckOutcome | None:
     """Run small cases within a short budget, in thread orders that expose races. None when none of them failed.
     Cases that exceed the budget are noted, and left to the GPU. `estimates` adds `estimate` where that was quick.
@@ -126,10 +129,10 @@ async def screen(
     if refused := _refused(kernel):
         return refused
     started, n_run = time.monotonic(), 0
-    is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.deadline_s
+    is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.cpu_s
     for case, bound in screened_cases(kernel.plan):
         if is_brief and not n_run:
-            outcome = await kernel.run(case, bound, replace(WAITING_LIMITS, deadline_s=wait_s))
+            outcome = await kernel.run(case, bound, replace(WAITING_LIMITS, cpu_s=wait_s))
         else:
             outcome = await kernel.run(case, bound, SCREEN_LIMITS)  # which long rows may legitimately exceed
             outcome = outcome if n_run else await _to_its_end(kernel, case, bound, outcome)
@@ -222,15 +225,15 @@ async def _run_cases(
     progress = kernel.progress
     if progress.singles_out_a_block:
         limits = replace(limits, complete_instructions=SINGLED_OUT_INSTRUCTIONS)
-    started, n_run, left = time.monotonic(), 0, list(plan)
+    started, n_run, left, reference_s = kernel.code.used_s, 0, list(plan), 0.0
     vast: list[tuple[Case, BoundOperation]] = []
     captured = next((bound for case, bound in plan if case.is_captured), plan[0][1])
     while left and n_run < n_enough:
-        elapsed_s = time.monotonic() - started
-        if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S:
+        spent_s = kernel.code.used_s - started + reference_s
+        if n_run >= MIN_CASES and spent_s > FULL_BUDGET_S:
             left.sort(key=lambda entry: entry[1].n_elements)
-        if n_run >= MIN_CASES and elapsed_s > FULL_BUDGET_S + REST_BUDGET_S:
-            progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (time)")
+        if n_run >= MIN_CASES and spent_s > FULL_BUDGET_S + REST_BUDGET_S:
+            progress.notes.append(f"{left[0][1].name}: {len(left)} more input families were not run (CPU time)")
             break
         case, bound = left.pop(0)
         growth = partial(growth_of, kernel.prepared.task, captured, case, bound)
@@ -238,6 +241,7 @@ async def _run_cases(
         if sample is None and _is_vast(kernel, case, bound, profile, growth):
             vast.append((case, bound))
             continue
+        reference_s += n_operations(kernel.prepared.task, case, kernel.gpu) / OPERATIONS_PER_S
         found = await kernel.run(case, bound, LONG_SUM_LIMITS if case.may_not_end else limits, sample)
         outcome = _timeout_of(kernel, case, found) if isinstance(found, TimedOut) else found
         if isinstance(outcome, Skipped):
@@ -286,7 +290,7 @@ async def _with_few_at_once(kernel: LoadedKernel) -> CheckOutcome | None:
 async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, outcome: CaseOutcome) -> CaseOutcome:
     """Run a small case again with more budget where one thread exhausted the screen's alone, or where threads may wait.
     That distinguishes slow cases from endless ones."""
-    if not isinstance(outcome, TimedOut) or not kernel.code.is_alive:
+    if not isinstance(outcome, TimedOut):
         return outcome
     if _is_endless(outcome):
         return await kernel.run(case, bound, ENDLESS_LIMITS)
@@ -304,8 +308,8 @@ def _timeout_of(kernel: LoadedKernel, case: Case, outcome: TimedOut) -> TimedOut
 
 
 async def _with_other_poison(kernel: LoadedKernel, limits: Limits) -> Mismatch | Crashed | None:
-    """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout on a busy
-    machine is inconclusive."""
+    """Run the smallest cases again that read uninitialised shared memory, with other bytes in it. A timeout is
+    inconclusive."""
     for one in sorted(kernel.doubtful, key=lambda one: one.bound.n_elements)[:N_POISONED]:
         for poison in OTHER_POISONS:
             outcome = await kernel.run(one.case, one.bound, limits, one.sample, {"shared_poison": poison})
@@ -317,8 +321,6 @@ async def _with_other_poison(kernel: LoadedKernel, limits: Limits) -> Mismatch |
 async def _otherwise(kernel: LoadedKernel) -> Mismatch | Crashed | None:
     """Run small cases in the environments that the kernel's code depends on. A timeout is inconclusive."""
     for (case, bound), other in itertools.product(screened_cases(kernel.plan), environments_of(kernel.built)):
-        if not kernel.code.is_alive:
-            break
         outcome = await kernel.run(case, bound, SCREEN_LIMITS, None, other.circumstances)
         if isinstance(outcome, Mismatch | Crashed):
             return outcome.model_copy(update={"message": f"{other.words}: {outcome.message}"})

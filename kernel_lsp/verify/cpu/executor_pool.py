@@ -15,8 +15,7 @@ from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 
 Build = Callable[[], Awaitable[str | None]]
 N_LOOKS = max(1, (os.cpu_count() or 1) // 4)
-"""Executors per candidate. Budgets are wall-clock, so oversubscription starves checks. Cases are also made
-meanwhile."""
+"""Executors per candidate. Oversubscription gains nothing: cases are also made meanwhile."""
 
 LONG_PTX = 1 << 18
 """Minimum characters of PTX for code that compiles faster and runs slower: MobileNetV1's takes 9 s of a core instead of

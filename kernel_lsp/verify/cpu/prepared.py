@@ -19,7 +19,7 @@ from pathlib import Path
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation, BoundStep, tensors_in
 from kernel_lsp.core.profile import LaunchCounters
-from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, Stalled, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.confinement import SandboxLevel
@@ -30,6 +30,7 @@ from kernel_lsp.ptx.executor import (
     ExecutionReport,
     KernelFactsOfPtx,
     Loaded,
+    NoAnswer,
     PtxExecutor,
     RunOptions,
     RunOutcome,
@@ -85,15 +86,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class Limits:
-    """Budget of one case. Up to `complete_instructions` all blocks run; beyond, blocks are sampled."""
+    """Budget of one case. Up to `complete_instructions` all blocks run; beyond, blocks are sampled. `cpu_s` is the
+    executor's CPU time in seconds: elapsed time would depend on what else the machine does."""
 
     complete_instructions: int
     max_instructions: int
-    deadline_s: float
+    cpu_s: float
     max_thread_instructions: int = DEFAULT_MAX_INSTRUCTIONS
 
 
-CASE_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, deadline_s=90.0)
+CASE_LIMITS = Limits(complete_instructions=400_000_000, max_instructions=20_000_000_000, cpu_s=90.0)
 
 
 class CpuDevice:
@@ -161,6 +163,16 @@ class CpuKernel:
         """Check whether its executor still runs: a case that times out ends it."""
         return self._executor.is_alive
 
+    @property
+    def no_answer(self) -> NoAnswer | None:
+        """Return the reason why its executor ended; None while it runs."""
+        return self._executor.no_answer
+
+    @property
+    def used_s(self) -> float:
+        """Return the CPU time of its executor's requests so far, in seconds."""
+        return self._executor.used_s
+
     async def run(
         self,
         given: DeviceCase,
@@ -214,7 +226,7 @@ class CpuKernel:
             if any(launch.attributes.get("cooperative") for launch in bound.launches):
                 whole = replace(options, sample=None, max_instructions=min(MAX_WHOLE_GRID, limits.max_instructions))
                 report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, whole)
-            if report is None or (isinstance(report, TimedOut) and self.is_alive):
+            if report is None or isinstance(report, TimedOut):
                 report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, options)
         if not isinstance(report, ExecutionReport):
             return report
@@ -240,7 +252,7 @@ class CpuKernel:
         """Check that all launches of an operation terminate within the limits, with zeros in all tensors."""
         with self._device.new_run(bound, None) as run:
             report = await self._executor.run(run.zeros(), bound.launches, self.built.symbols, _options(limits))
-            return not isinstance(report, TimedOut)
+            return not isinstance(report, TimedOut | Unsupported)
 
     async def _run_library(self, run: RunFiles, step: BoundLibraryStep) -> Crashed | None:
         """Run a library step in the worker."""
@@ -259,7 +271,7 @@ def _options(limits: Limits) -> RunOptions:
         n_traced_blocks=0,
         max_instructions=limits.max_instructions,
         max_thread_instructions=limits.max_thread_instructions,
-        deadline_s=limits.deadline_s,
+        cpu_s=limits.cpu_s,
         may_write_variables=not is_on("state"),
     )
 
@@ -408,6 +420,8 @@ class LoadedKernel:
             return found
         limits = replace(limits, max_instructions=min(limits.max_instructions, MAX_CONFIRMED))
         whole = await self.code.run(given, limits, None, circumstances)
+        if isinstance(whole, Stalled):
+            return whole
         inconclusive = isinstance(whole, TimedOut | Unsupported)
         return Mismatch(message=found.message, failed=found.failed) if inconclusive else whole
 

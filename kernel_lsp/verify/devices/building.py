@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundOperation, KernelSignature, Launch, LaunchPlan, Operation
-from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, Rejected
+from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, Rejected, Stalled, TimedOut
 from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.plan.kernel_names import find_signature, kernel_name, name_expression
+from kernel_lsp.ptx.executor import TRY_AGAIN
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.local_arrays import GUARD_BYTES, with_guards
 from kernel_lsp.toolchain.integrity.audit import audit
@@ -101,18 +102,23 @@ def _name_without_sizes(launch: Launch, operation: Operation, signatures: Sequen
         return None
 
 
-async def guarded(compiler: Compiler, request: BuildRequest, built: Built) -> Built | None:
-    """Build the kernels with guards around their local arrays. Returns None where no array is in memory, and where the
-    text does not compile with guards, e.g. for a jump over one. Resource use is reported as without guards."""
+async def guarded(compiler: Compiler, request: BuildRequest, built: Built) -> Built | Stalled | None:
+    """Build the kernels with guards around their local arrays. Stalled where that times out. None where no array is in
+    memory, and where the text does not compile with guards, e.g. for a jump over one. Resource use is reported as
+    without guards."""
     text = with_guards(request.text) if DEPOT in built.ptx else None
     if text is None:
         return None
     found = await compiler.compile(request.model_copy(update={"text": text}))
+    if isinstance(found, TimedOut):
+        return Stalled(message=f"with guards around local arrays: {found.message}; {TRY_AGAIN}")
     return found.model_copy(update={"kernels": built.kernels}) if isinstance(found, Built) else None
 
 
-def said_of_guarded(outcome: CheckOutcome | None) -> Mismatch | Crashed | None:
+def said_of_guarded(outcome: CheckOutcome | None) -> Mismatch | Crashed | Stalled | None:
     """Describe a failure in terms of the kernel as written. Returns None for an inconclusive outcome."""
+    if isinstance(outcome, Stalled):
+        return outcome
     if isinstance(outcome, Crashed) and any(finding.code == TRAP for finding in outcome.findings):
         return Crashed(message="an index of a local array goes past its end: it writes what lies beside the array")
     if isinstance(outcome, Mismatch | Crashed):
@@ -136,7 +142,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     **{"<": operator.lt, "==": operator.eq, "!=": operator.ne},
 }
 
-Failure = Mismatch | Crashed | Rejected
+Failure = Mismatch | Crashed | Rejected | Stalled
 
 
 def may_differ(text: str) -> bool:
@@ -144,9 +150,12 @@ def may_differ(text: str) -> bool:
     return bool(_QUESTION.search(mask_literals(text)) or foreign_conditions(text))
 
 
-async def other_programs(compiler: Compiler, request: BuildRequest, built: Built) -> AsyncGenerator[Built, None]:
+async def other_programs(
+    compiler: Compiler, request: BuildRequest, built: Built
+) -> AsyncGenerator[Built | Stalled, None]:
     """Yield the builds for other GPUs that differ from this one, each program once. They are made side by side: a
-    network takes 15 s each. A failed build is skipped: an operator then leaves that GPU to PyTorch."""
+    network takes 15 s each. A failed build is skipped: an operator then leaves that GPU to PyTorch. Stalled for one
+    that times out, since it may succeed there."""
     architectures = other_architectures(request.text, request.architecture) if may_differ(request.text) else []
     builds = [
         asyncio.create_task(compiler.compile(request.model_copy(update={"architecture": name})))
@@ -159,6 +168,8 @@ async def other_programs(compiler: Compiler, request: BuildRequest, built: Built
                 other = await build
             except EnvironmentProblem:  # this NVRTC does not know it
                 continue
+            if isinstance(other, TimedOut):
+                yield Stalled(message=f"compiled for other GPUs: {other.message}; {TRY_AGAIN}")
             if isinstance(other, Built) and program_hash(other.ptx) not in seen:
                 seen.add(program_hash(other.ptx))
                 yield other

@@ -89,11 +89,12 @@ def deciding_sizes(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
 
 
 def sizes_beyond_literals(finder: PlanFinder, known: Sequence[Sizes]) -> list[Sizes]:
-    """Return sizes inside the contract beyond a large constant in the code that no known size exceeds. Each symbol
-    grows alone, or together with those of the same captured size."""
+    """Return sizes inside the contract beyond a large constant of the code or of a grid that no known size exceeds. A
+    fixed grid may leave out what is behind it. Each symbol grows alone, or together with those of the same captured
+    size."""
     bases = (finder.small(SMALL), finder.small(1), finder.captured, *known)
     found: list[Sizes] = []
-    for literal in _spread(sorted(large_literals(finder.prepared.text))):
+    for literal in _spread(sorted(large_literals(finder.prepared.text) | _large_grids(finder.operation))):
         for symbol in finder.symbols if len(found) < MAX_SIZES else ():
             largest = max((sizes[symbol.name] for sizes in (*known, *found)), default=0)
             alike = tuple(other for other in finder.symbols if other.captured == symbol.captured)
@@ -138,6 +139,12 @@ def large_literals(text: str) -> set[int]:
     """Return the integers in the code, `1 << 20` among them, that a size or a number of elements may be compared
     with."""
     return {number for number in _literals(text) if LEAST_LITERAL <= number <= LARGEST_LITERAL}
+
+
+def _large_grids(operation: Operation) -> set[int]:
+    launches = (step for step in operation.steps if isinstance(step, Launch))
+    numbers = (number for launch in launches for size in launch.grid for number in _integers(size))
+    return {number for number in numbers if LEAST_LITERAL <= number <= LARGEST_LITERAL}
 
 
 def _literals(text: str) -> set[int]:

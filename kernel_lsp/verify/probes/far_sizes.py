@@ -65,9 +65,8 @@ MAX_THREADS = 1 << 31
 """Maximum threads of a grid with `int` thread numbers."""
 PRODUCTS, SHIFT = ("mul.lo.", "mad.lo."), "shl.b32"
 BLOCK, BLOCK_SIZE = "%ctaid.", "%ntid."
-DEADLINE_S = 60.0
-"""Seconds of a wait; the instructions are the bound. An executor that overruns is ended, and nothing is known about the
-sizes."""
+CPU_S = 60.0
+"""Maximum CPU seconds of a run; the instructions are the bound."""
 
 
 async def left_undone(kernel: LoadedKernel) -> Mismatch | None:
@@ -198,11 +197,11 @@ class FarLook:
         n_allowed: int = MAX_INSTRUCTIONS,
     ) -> Mapping[str, int] | None:
         n_scratch = sum(tensor.n_bytes for tensor in bound.scratch)
-        if not self.kernel.code.is_alive or not launches or n_scratch > MAX_SCRATCH_BYTES:
+        if not launches or n_scratch > MAX_SCRATCH_BYTES:
             return None
         sample = BlockSample(n_blocks=len(blocks), blocks=tuple(blocks))
         n_threads = max(launch.n_threads_per_block for launch in launches)
-        limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed // n_threads)
+        limits = Limits(0, n_allowed, CPU_S, max_thread_instructions=n_allowed // n_threads)
         return await self.kernel.code.written_bytes(bound, launches, sample, limits)
 
     def _is_independent(self, bound: BoundOperation) -> bool:
@@ -305,11 +304,11 @@ async def wrong_at_vast_sizes(kernel: LoadedKernel) -> Mismatch | Crashed | None
     """Return a mismatch when an output is incorrect at a very large size. None also where the test would take too
     long."""
     for sizes in vast_sizes_of_one(kernel.finder, kernel.known):
-        if not kernel.code.is_alive or not _is_cheap(kernel.finder.graph, sizes, kernel.gpu):
+        if not _is_cheap(kernel.finder.graph, sizes, kernel.gpu):
             continue
         bound = kernel.finder.bind(sizes)
         n_allowed = MAX_SUM_INSTRUCTIONS if len(sizes) == 1 else MAX_VAST_INSTRUCTIONS
-        limits = Limits(0, n_allowed, DEADLINE_S, max_thread_instructions=n_allowed)
+        limits = Limits(0, n_allowed, CPU_S, max_thread_instructions=n_allowed)
         # Before PyTorch computes the reference.
         if not kernel.has_kernels_of(bound) or not await kernel.code.ends(bound, limits):
             continue

@@ -25,12 +25,14 @@ from kernel_lsp.core.verdict import (
     Crashed,
     Mismatch,
     Rejected,
+    Stalled,
     TimedOut,
     Unsupported,
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.ptx.executor import NoAnswer
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
 from kernel_lsp.verify.cpu.executor_checks import (
@@ -68,7 +70,7 @@ from kernel_lsp.verify.session.pipeline import Evaluator, audited, screened_on
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 NOT_LOOKED_FURTHER = "not looked at beyond the sizes of its cases"
-NO_ANSWER = "the executor gave no answer in time; check again when the machine is idle"
+NOT_ESTIMATED = "not estimated"
 Check = Callable[[LoadedKernel], Awaitable[CheckOutcome | None]]
 
 
@@ -197,10 +199,11 @@ class Evaluation:
         if self._is_loaded:
             loaded = partial(self._loaded, self._built)
             # Without a GPU the check of all cases begins with estimates.
-            checks: list[Check] = [estimate] if self._by.gpu_checks is not None else []
-            checks += [left_undone, wrong_at_vast_sizes] if is_on("sizes") else []
+            checks: list[tuple[Check, str]] = [(estimate, NOT_ESTIMATED)] if self._by.gpu_checks is not None else []
+            far = (left_undone, wrong_at_vast_sizes) if is_on("sizes") else ()
+            checks += [(each, NOT_LOOKED_FURTHER) for each in far]
             pairs = itertools.product(checks, self._plans.values())
-            looks += [partial(loaded, [plan], [each], without=NOT_LOOKED_FURTHER) for each, plan in pairs]
+            looks += [partial(loaded, [plan], [each], without=without) for (each, without), plan in pairs]
             looks += [self._with_guards] if is_on("guards") else []
         return [*looks, self._elsewhere]
 
@@ -210,27 +213,32 @@ class Evaluation:
         checks = [self._check_of("full"), *([left_undone] if is_on("sizes") else [])]
         async with aclosing(other_programs(self._by.platform.compiler, self._request(), self._built)) as others:
             async for other in others:
-                aside = Progress(progress.candidate_id)
+                if isinstance(other, Stalled):
+                    return other
+                aside, where = Progress(progress.candidate_id), f"compiled for {other.architecture}"
                 failure = audited(self._candidate.text, other, aside)
                 found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
-                if isinstance(found, Mismatch | Crashed | Rejected):
-                    return said_of(found, f"compiled for {other.architecture}")
+                if isinstance(found, Mismatch | Crashed | Rejected | Stalled):
+                    return said_of(found, where)
+                progress.notes += _missing_of(aside, found, where)
         return None
 
     async def _with_guards(self, progress: Progress) -> CheckOutcome | None:
         """Run small cases with guards around local arrays, where there are any."""
         apart = await guarded(self._by.platform.compiler, self._request(), self._built)
-        if apart is None:
-            return None
+        if apart is None or isinstance(apart, Stalled):
+            return apart
         few = [[plan[0], *screened_cases(plan)] for plan in self._plans.values()]
         checks, aside = [self._check_of("screen")], Progress(progress.candidate_id)
-        return said_of_guarded(await self._loaded(apart, few, checks, aside, without=NOT_SCREENED))
+        found = await self._loaded(apart, few, checks, aside, without=NOT_SCREENED)
+        progress.notes += _missing_of(aside, found, "with guards around local arrays")
+        return said_of_guarded(found)
 
     def _check_of(self, depth: Depth) -> Check:
         """Return the check of a depth. With a GPU, it is what must pass before the GPU runs; a full verdict estimates
         during the GPU's cases."""
         if self._by.gpu_checks is not None:
-            wait_s = WAITING_LIMITS.deadline_s if depth == "full" else RANKED_WAIT_S
+            wait_s = WAITING_LIMITS.cpu_s if depth == "full" else RANKED_WAIT_S
             return partial(screen, estimates=depth != "full", wait_s=wait_s)
         return check if depth == "full" else rank
 
@@ -243,8 +251,8 @@ class Evaluation:
         *,
         without: str,
     ) -> CheckOutcome | None:
-        """Run the checks of each plan on an executor that has loaded this build, until one fails. Where none loads it
-        and a GPU runs all cases, note the missing check as `without`."""
+        """Run the checks of each plan on an executor that has loaded this build, until one fails. One without an answer
+        is missing: unsupported, but a note of `without` where a GPU runs all cases instead."""
         by = self._by
         async with by.platform.cpu.prepare(KernelBuild(progress.candidate_id, built)) as loaded:
             if isinstance(loaded, CpuKernel):
@@ -254,16 +262,26 @@ class Evaluation:
                     kernel = LoadedKernel(loaded, by.store, self._prepared, plan, progress, by.platform.gpu)
                     if (failure := await each(kernel)) is not None:
                         return failure
-                if not loaded.is_alive:
-                    progress.notes.append(f"in part {without}: {NO_ANSWER}")
-                return None
+                return self._missing(loaded.no_answer, progress, without)
             if isinstance(loaded, Rejected):
                 return _with_names(loaded, built)
             self._is_loaded = self._is_loaded and built is not self._built
-            if by.gpu_checks is None or not isinstance(loaded, Unsupported | TimedOut):
+            if by.gpu_checks is None or isinstance(loaded, Stalled) or not isinstance(loaded, Unsupported | TimedOut):
                 return loaded
             progress.notes.append(f"{without}: {loaded.message}")
             return None
+
+    def _missing(self, no_answer: NoAnswer | None, progress: Progress, without: str) -> Unsupported | None:
+        """Return the outcome of checks whose executor ended without an answer; None where that is a note."""
+        if no_answer is None:
+            return None
+        message = f"in part {without}: {no_answer.message}"
+        if isinstance(no_answer, Stalled) and without != NOT_ESTIMATED:
+            return Stalled(message=message)
+        if without == NOT_LOOKED_FURTHER or self._by.gpu_checks is None:
+            return Unsupported(message=message)
+        progress.notes.append(message)
+        return None
 
     def _verdict(self, outcome: CheckOutcome, library_steps: tuple[str, ...], elapsed_s: float) -> Verdict:
         progress = self._progress
@@ -304,6 +322,13 @@ async def first_failure(looks: Sequence[Look], progress: Progress, n_at_once: in
     finally:
         await end_tasks(*tasks)
     return None
+
+
+def _missing_of(aside: Progress, found: CheckOutcome | None, where: str) -> list[str]:
+    """Return the notes on checks of another build that were inconclusive."""
+    missing = [note for note in aside.notes if NOT_SCREENED in note]
+    missing += [found.message] if isinstance(found, TimedOut | Unsupported) else []
+    return [f"{where}: {note}" for note in missing]
 
 
 def _with_names(refused: Rejected, built: Built) -> Rejected:

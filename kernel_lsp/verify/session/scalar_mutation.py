@@ -13,7 +13,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.plan import LaunchPlan, ScalarParameter
 from kernel_lsp.core.task import AttributeValue, ScalarInput, TargetSource, Task, TensorInput
-from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, TimedOut
+from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, Stalled, TimedOut
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.verify.model.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
 from kernel_lsp.verify.model.defences import is_on
@@ -266,9 +266,9 @@ class MutatedTask:
     words: str
     families: tuple[str, ...]
 
-    def failure(self, outcome: CheckOutcome) -> Mismatch | Crashed | TimedOut | None:
+    def failure(self, outcome: CheckOutcome) -> Mismatch | Crashed | TimedOut | Stalled | None:
         """Return the failure that a candidate's outcome on this task proves; None where it is inconclusive."""
-        if not isinstance(outcome, Mismatch | Crashed | TimedOut) or _is_undefined(outcome):
+        if not isinstance(outcome, Mismatch | Crashed | TimedOut | Stalled) or _is_undefined(outcome):
             return None
         return outcome.model_copy(update={"message": f"with {self.words}: {outcome.message}"})
 
@@ -371,7 +371,7 @@ def _taken_scalars(plan: LaunchPlan) -> frozenset[str]:
     return frozenset(p.name for each in plan.operations for p in each.parameters if isinstance(p, ScalarParameter))
 
 
-def _is_undefined(outcome: Mismatch | Crashed | TimedOut) -> bool:
+def _is_undefined(outcome: Mismatch | Crashed | TimedOut | Stalled) -> bool:
     """Return whether PyTorch's own result is not finite for ordinary inputs, e.g. the root of a negative scalar: it
     then defines no result for these values."""
     if not isinstance(outcome, Mismatch) or outcome.failed.family not in ORDINARY_FAMILIES:

@@ -18,7 +18,7 @@ from .ray_slots import slots
 from .sshd import Sshd
 
 Opened = Callable[[Path], AbstractAsyncContextManager[Device]]
-SHORT = Limits(complete_instructions=400_000_000, max_instructions=400_000_000, deadline_s=10.0)
+SHORT = Limits(complete_instructions=400_000_000, max_instructions=400_000_000, cpu_s=10.0)
 
 
 @asynccontextmanager
