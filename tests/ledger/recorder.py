@@ -295,6 +295,8 @@ class _Code(CpuKernel):
     """A kernel on an executor that runs nothing."""
 
     is_alive = True
+    no_answer = None
+    used_s = 0.0
     task: Task
 
     def __init__(self, built: Built) -> None:

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateEvaluated, RunFinished
+from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Stalled, Unsupported, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.agent.tools import AgentTools
@@ -21,6 +24,7 @@ from kernel_lsp.evolve.run.calibration import label
 from kernel_lsp.evolve.run.export_source import checked_winner
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.evolve.run.request import SeedKernel
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx import executor
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.probes import far_sizes
@@ -28,6 +32,7 @@ from kernel_lsp.verify.session.check import check_kernel
 from kernel_lsp.verify.session.evaluation import NOT_LOOKED_FURTHER
 from kernel_lsp.verify.session.scalar_mutation import MutatedTask
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.verifier import Verifier
 from tests.corpora import Kernel, read_kernels
 from tests.verify.test_pointed_sizes import TASK
 from tests.verify.test_scalar_mutation import counted_captures
@@ -135,6 +140,24 @@ async def test_a_kernel_that_gets_too_little_cpu_time_is_neither_correct_nor_at_
     assert verdict.outcome.kind == "unsupported"
     assert executor.TRY_AGAIN in verdict.outcome.message
     assert type(Verdict.model_validate_json(verdict.model_dump_json()).outcome) is Unsupported
+
+
+async def test_scalars_that_a_worker_had_no_time_for_are_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture that exceeds its deadline ends the worker."""
+    captured, n_captures = Worker.capture, itertools.count()
+
+    async def capture(self: Worker, *given: Any, **named: Any) -> Task:
+        if next(n_captures):
+            self._conversation.kill()
+        return await captured(self, *given, **named)
+
+    async def nothing(*_: Any) -> None: ...
+
+    monkeypatch.setattr(Worker, "capture", capture)
+    monkeypatch.setattr(Verifier, "_capture_ahead", nothing)
+    verdict = await check_kernel(BLENDED[0].file, None, CORPUS, SETTINGS)
+    assert verdict.outcome.kind == "unsupported", verdict.outcome
+    assert "not checked with other scalars" in verdict.outcome.message
 
 
 @pytest.mark.parametrize("outcome", [Stalled(message="busy"), Unsupported(message="no finite reference")])

@@ -290,7 +290,7 @@ class ScalarMutation:
         """Return at most five mutations of the scalars that the candidate's plan takes.
 
         Integers change far only where a change by one keeps the computation: a repetition count would otherwise cost a
-        thousand times the work. Raises EnvironmentProblem for a broken machine.
+        thousand times the work. Raises EnvironmentProblem for a broken machine, TargetError where the worker ended.
         """
         prepared = prepare(candidate.text, self._task)
         if isinstance(prepared, BuildFailed) or not is_on("numbers"):
@@ -358,6 +358,8 @@ class ScalarMutation:
         try:
             task = await worker.capture(after, with_backward=self._task.backward is not None, configuration=number)
         except TargetError:
+            if not worker.is_alive:
+                raise
             return None
         may_branch = any(isinstance(mutated.value, bool) for _, mutated in pairs)
         if _types(task) != _types(self._task) or not (may_branch or _steps(task) == _steps(self._task)):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.task import TargetSource, Task, UncoveredConfiguration
-from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Verdict
+from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Unsupported, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
@@ -112,7 +112,11 @@ class Verifier:
     async def _with_mutated_scalars(self, candidate: Candidate, verdict: Verdict) -> Verdict:
         if not verdict.is_correct:
             return verdict
-        mutations = await self._run(self._mutation.mutated_tasks(candidate))
+        try:
+            mutations = await self._run(self._mutation.mutated_tasks(candidate))
+        except TargetError as error:
+            missing = Unsupported(message=f"not checked with other scalars: {error.message}")
+            return verdict.model_copy(update={"outcome": missing, "times": {}})
         screens = list[asyncio.Task[Verdict]]()
         for mutated in mutations:
             screens.append(self._run(self._screened(candidate, mutated, is_first=mutated is mutations[0])))
