@@ -109,6 +109,15 @@ __global__ void digits(const unsigned* __restrict__ keys, unsigned* __restrict__
 }
 """
 
+CENTER = """
+constexpr int ROW = 100;
+__global__ void center(float* __restrict__ x, const float* __restrict__ mean, int cols) {
+    const int row = blockIdx.x, col = threadIdx.x;
+    HOLE
+}
+void run(float* x, const float* mean, int rows) { center<<<rows, 128>>>(x, mean, 96); }
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "text", "defect", "correct"),
@@ -124,6 +133,8 @@ __global__ void digits(const unsigned* __restrict__ keys, unsigned* __restrict__
         ("KL278", PLANES, "z * h", "(int64_t)z * h"),
         ("KL201", EXACT, "", REFUSES),
         ("KL201", EXACT, "if (m % 16) return cudaErrorInvalidValue;", REFUSES),
+        ("KL238", CENTER, "x[row * ROW + col] -= mean[row];", "if (col < ROW) x[row * ROW + col] -= mean[row];"),
+        ("KL238", CENTER, "x[row * cols + col] = 0.0f;", "x[row * 128 + col] = 0.0f;"),
         ("KL210", CLASSES, "(classes + 31) / 32", "1"),
         ("KL210", DIGITS, "threadIdx.x * n + blockIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"),
         ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),

@@ -17,7 +17,7 @@ from kernel_lsp.plan import checking as plan_checking
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.bounds.array_bounds import thread_reaches
+from kernel_lsp.rules.cuda.bounds.array_bounds import row_reaches, thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.host.values import axes, expanded, known_value
 from kernel_lsp.rules.cuda.memory.strides import vector_casts
@@ -60,6 +60,8 @@ class Reach:
     axis: int
     limit: int
     template_place: int | None = None
+    argument_place: int | None = None
+    """The position of the argument from whose value the limit counts, of rows in global memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,8 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     rows = tuple(_vector_rows(function)) if function.is_kernel and _VECTOR_CAST.search(text) else ()
     products = tuple(index_products(function)) if function.is_kernel else ()
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
-        alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, (), rows, products)
+        reaches = tuple(_reaches(function)) if function.is_kernel else ()
+        alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, reaches, rows, products)
         return FunctionFacts(function.name, name_range, *alone)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
@@ -191,7 +194,7 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
         shared_range=file.parsed.range(static[-1].name_node) if static else NOWHERE,
         launches=() if function.is_on_device else tuple(_host_launch(function, c) for c in launches),
         findings=findings,
-        reaches=tuple(_reaches(function)) if static and function.is_kernel else (),
+        reaches=tuple(_reaches(function)) if function.is_kernel else (),
         vector_rows=rows,
         products=products,
         short_launch=_short_launch(function) if is_dynamic else None,
@@ -230,6 +233,14 @@ def _reaches(function: Function) -> Iterator[Reach]:
         place = parameters.index(named) if named in parameters else None
         if not named or place is not None:
             yield Reach(function.file.parsed.range(subscript), function.source(subscript), axis, limit, place)
+    sizes = [each.name if each.is_integer and not each.writes else "" for each in function.parameters]
+    for access, axis, offset, length in row_reaches(function):
+        room, name = function.constant(length), function.source(length)
+        template = parameters.index(name) if name in parameters else None
+        argument = sizes.index(name) if name in sizes else None
+        if room is not None or template is not None or argument is not None:
+            where = function.file.parsed.range(access), function.source(access), axis
+            yield Reach(*where, (room or 0) - offset, template, argument)
 
 
 def _template_parameters(function: Function) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -21,6 +22,7 @@ from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import (
     WARP,
+    block_names,
     may_depend_on_thread,
 )
 from kernel_lsp.rules.cuda.threads.unordered import indices_of
@@ -94,6 +96,33 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
                 continue
             if not _beyond(function, subscript, index, size):
                 yield subscript, "xyz".index(text[-1]), (more if limit is None else limit) - place.offset, named
+
+
+def row_reaches(function: Function) -> Iterator[tuple[Node, int, int, Node]]:
+    """Yield unguarded writes ``x[blockIdx.x * LENGTH + threadIdx.x]``, with the axis of the threads, the offset and the
+    length: threads beyond it write the row of the next block."""
+    blocks = block_names(function)
+    for write in function.assignments if "blockIdx" in function.text else ():
+        access = write.child_by_field_id(fields.LEFT)
+        index = None if access is None or access.type != "subscript_expression" else indices_of(access)[0]
+        if access is None or index is None or function.operator(index) != "+":
+            continue
+        product, place = index.child_by_field_id(fields.LEFT), place_of(function, index.child_by_field_id(fields.RIGHT))
+        if product is None or function.operator(product) != "*" or place is None or place.counter is None:
+            continue
+        axis = function.source(place.counter).replace(" ", "")
+        row, length = product.child_by_field_id(fields.LEFT), product.child_by_field_id(fields.RIGHT)
+        is_plain = length is not None and length.type in ("identifier", "number_literal")
+        is_row = row is not None and _is_block(function, row, blocks) and axis in THREAD_INDICES and is_plain
+        if is_row and length is not None and not _is_guarded(function, access, place.counter):
+            yield access, "xyz".index(axis[-1]), place.offset, length
+
+
+def _is_block(function: Function, row: Node, blocks: frozenset[str]) -> bool:
+    """Return whether the node is ``blockIdx.x``, or a name for it."""
+    variable = function.variable(row)
+    value = row if variable is None or variable.writes or variable.name not in blocks else variable.value
+    return value is not None and re.fullmatch(r"blockIdx\s*\.\s*[xyz]", function.source(value)) is not None
 
 
 def _name_and_rest(function: Function, size: Node | None) -> tuple[str, int]:

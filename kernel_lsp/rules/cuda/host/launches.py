@@ -169,10 +169,10 @@ def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
     "KL238",
     "block-exceeds-array",
     ERROR,
-    summary="A launch in the same file has more threads along a block than a shared array has room for",
+    summary="A launch in the same file has more threads along a block than an array or a block's row has room for",
     why="""
     Each thread uses the element of its own number, plus one perhaps, and nothing guards the access: the last threads
-    are beyond the end of the array, in whatever lies behind it.
+    are beyond the end of the array, in whatever lies behind it. In a row of global memory they write the next block's.
     """,
     bad="""
     __global__ void right(const float* __restrict__ x, float* __restrict__ out) {
@@ -313,10 +313,13 @@ def index_overflows_in_launch(file: FileFacts) -> Iterator[Hit]:
 
 
 def _room(launch: LaunchFacts, reach: Reach) -> int | None:
-    """Return the threads that an array has room for in a launch; None for an unknown template argument."""
-    if reach.template_place is None:
+    """Return the threads that an array has room for in a launch; None for an unknown argument."""
+    values, place = launch.template, reach.template_place
+    if reach.argument_place is not None:
+        values, place = launch.arguments, reach.argument_place
+    if place is None:
         return reach.limit
-    value = launch.template[reach.template_place] if reach.template_place < len(launch.template) else None
+    value = values[place] if place < len(values) else None
     return None if value is None else value + reach.limit
 
 
