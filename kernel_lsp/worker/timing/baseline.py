@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -40,15 +41,27 @@ HARNESS_GRAPHS = {"max-autotune": "max-autotune-no-cudagraphs"}
 SLOW_CHOICE_MS = 100.0
 """Milliseconds from which the second call measures a choice of max-autotune. PyTorch enqueues five and more before it
 looks at the time, and every timing of a candidate would wait for their end."""
+FAR, FAR_MS = 10.0, 2.0
+"""Multiple of an operation's fastest choice, and milliseconds, from which one call measures another choice of it: for
+depthwise convolutions Triton's take 7 to 13 ms beside cuDNN's 0.06 (H200, 2026-11-29). Below, the launch counts."""
+LOADED_MS = 1000.0
+"""Milliseconds of a first call beside which loading its code does not count."""
+HOPELESS, N_HOPELESS = 100.0, 2
+"""Multiple of the fastest choice, and number of choices beyond it and `LOADED_MS`, from which the rest of an
+operation's count as slow as these without a call: of level1/84's depthwise convolution each call takes 4 s, beside
+2.7 ms."""
 N_CAPTURE_CALLS = 3
 """Calls of a mode with graphs of its own: a plain one, one that records, one that replays."""
 
 Function = Callable[..., Any]
 
 
-MIN_COMPILE_THREADS, SHARES = 2, 4
+MIN_COMPILE_THREADS, SHARES = 2, 2
 """Minimum processes of one mode that compile kernels, and divisor of the cores: by default each of three modes takes
-one per core, beside our own compiler and executors."""
+one per core."""
+COMPILE_NICENESS = 10
+"""Niceness of these processes: they take a tenth of a core that our own compiler or an executor wants, and all of it
+once a search is over."""
 
 
 def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
@@ -95,17 +108,26 @@ def prepare_compiler(request: dict[str, Any]) -> dict[str, Any]:
         from torch._inductor import async_compile, compile_fx  # noqa: F401 (to have it imported)
         from torch._inductor import config as inductor
         from torch._inductor.runtime.benchmarking import benchmarker
+        from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
         kind: Any = type(benchmarker)
-        measure_slow_choices_once(kind)
+        measure_slow_choices_once(kind, AlgorithmSelectorCache)
         if torch.version.cuda is not None:
             share = max(MIN_COMPILE_THREADS, (os.cpu_count() or 1) // SHARES)
             inductor.compile_threads = min(inductor.compile_threads or 1, share)
-            async_compile.AsyncCompile.warm_pool()
-            async_compile.AsyncCompile.use_process_pool()  # starts its processes; until they run one thread compiles
+            start_compile_processes(async_compile.AsyncCompile)
         if (where := device_of(request["device"])).type == "cuda":
             _compile_something_small(where, request["mode"])
     return {"status": "ready"}
+
+
+def start_compile_processes(compiler: Any) -> None:
+    """Start the processes of PyTorch's compiler, of low priority. Until they run one thread compiles."""
+    compiler.warm_pool()
+    process = getattr(compiler.process_pool(), "process", None)  # it forks the others at the first request
+    if process is not None:
+        os.setpriority(os.PRIO_PROCESS, process.pid, COMPILE_NICENESS)
+    compiler.use_process_pool()
 
 
 @functools.cache
@@ -119,20 +141,67 @@ def _compile_something_small(where: torch.device, mode: str) -> None:
     torch._dynamo.reset()
 
 
+class ChoiceTimes:
+    """Milliseconds of the choices of the operation that max-autotune measures now; empty outside of one."""
+
+    def __init__(self) -> None:
+        self._begin(is_open=False)
+
+    def _begin(self, *, is_open: bool) -> None:
+        self._is_open, self._best_ms, self._hopeless_ms = is_open, math.inf, list[float]()
+
+    @contextlib.contextmanager
+    def of_one_operation(self) -> Iterator[None]:
+        """Note the times that are measured meanwhile."""
+        self._begin(is_open=True)
+        try:
+            yield
+        finally:
+            self._begin(is_open=False)
+
+    def of_few_calls(self, call: Callable[[], Any]) -> float | None:
+        """Return the time of a choice that is too slow to win; None for one to be measured as PyTorch does."""
+        if len(self._hopeless_ms) >= N_HOPELESS:
+            return min(self._hopeless_ms)
+        limit_ms = min(SLOW_CHOICE_MS, max(FAR_MS, FAR * self._best_ms))
+        call_ms = _device_ms(call)
+        if call_ms > LOADED_MS and call_ms > HOPELESS * self._best_ms:
+            self._hopeless_ms.append(call_ms)
+            return call_ms
+        if call_ms > limit_ms:
+            call_ms = _device_ms(call)  # the first one loads its code
+        return call_ms if call_ms > limit_ms else None
+
+    def note(self, choice_ms: Any) -> None:
+        """Note the time of a choice."""
+        if self._is_open and isinstance(choice_ms, float):
+            self._best_ms = min(self._best_ms, choice_ms)
+
+
 @functools.cache
-def measure_slow_choices_once(benchmarker: Any) -> None:
-    """Have this class of PyTorch's measure what takes `SLOW_CHOICE_MS` by its second call alone."""
-    measure = benchmarker.benchmark_gpu
+def measure_slow_choices_once(benchmarker: Any, selector: Any = None) -> None:
+    """Have this class of PyTorch's measure choices that cannot win by one or two calls. `selector` is the class that
+    measures all choices of an operation, by which they are compared."""
+    measure, times = benchmarker.benchmark_gpu, ChoiceTimes()
 
     @functools.wraps(measure)
     def bounded(self: Any, _callable: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        if options.get("return_mode") != "all" and _device_ms(_callable) > SLOW_CHOICE_MS:
-            call_ms = _device_ms(_callable)  # the first one loads its code
-            if call_ms > SLOW_CHOICE_MS:
-                return call_ms
-        return measure(self, _callable, *arguments, **options)
+        found = None if options.get("return_mode") == "all" else times.of_few_calls(_callable)
+        found = measure(self, _callable, *arguments, **options) if found is None else found
+        times.note(found)
+        return found
 
     benchmarker.benchmark_gpu = bounded
+    every = getattr(getattr(selector, "benchmark_choices", None), "__func__", None)
+    if every is None:
+        return
+
+    @functools.wraps(every)
+    def of_one(cls: Any, *arguments: Any, **options: Any) -> Any:
+        with times.of_one_operation():
+            return every(cls, *arguments, **options)
+
+    selector.benchmark_choices = classmethod(of_one)
 
 
 def _device_ms(call: Callable[[], Any]) -> float:
