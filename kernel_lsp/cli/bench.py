@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,22 +236,19 @@ def _suite(tasks: Sequence[str], backward: bool) -> list[BenchTask]:
 
 
 def _print(report: BenchReport) -> None:
-    say = console.stdout.print
+    say = partial(console.stdout.print, markup=False)
     rows = [table_cells(entry) for entry in report.entries]
     widths = [max(len(row[column]) for row in (HEADINGS, *rows)) for column in range(len(HEADINGS))]
-    say(_line(HEADINGS, widths), style="dim", markup=False)
+    say(_line(HEADINGS, widths), style="dim")
     for entry, row in zip(report.entries, rows, strict=True):
-        say(_line(row, widths), style=STYLES[entry.status], markup=False)
+        say(_line(row, widths), style=STYLES[entry.status])
     for entry in report.entries:
         for line in detail_lines(entry):
-            say(line, markup=False)
+            say(line)
     say()
     for line in [*(score_line(score, report) for score in report.scores), *turnaround_lines(report)]:
-        say(line, markup=False)
-    say(
-        f"{report.n_verified} of {len(report.entries)} verified. {kind_sentence(report).replace('**', '')}",
-        markup=False,
-    )
+        say(line)
+    say(f"{report.n_verified} of {len(report.entries)} verified. {kind_sentence(report).replace('**', '')}")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

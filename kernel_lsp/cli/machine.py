@@ -250,15 +250,10 @@ def _clangd(settings: Settings, directory: Path) -> Check:
         return Check(name=FILE_NAME, status="ok", found=str(known), enables=enables)
     try:
         text = clangd_text(find_toolchain(settings.cuda_directory))
+        fix = f"write this into {directory / FILE_NAME}:\n{text.rstrip()}"
     except KernelLspError as error:
-        return Check(name=FILE_NAME, status="missing", found="none", enables=enables, fix=error.next_step)
-    return Check(
-        name=FILE_NAME,
-        status="missing",
-        found="none",
-        enables=enables,
-        fix=f"write this into {directory / FILE_NAME}:\n{text.rstrip()}",
-    )
+        fix = error.next_step
+    return Check(name=FILE_NAME, status="missing", found="none", enables=enables, fix=fix)
 
 
 async def _tools() -> list[Check]:

@@ -103,11 +103,11 @@ def integer_of(expression: Expression) -> int | None:
 def _add(left: Expression, right: Expression) -> Expression | None:
     if integer_of(left) == 0:
         return right
-    if integer_of(right) == 0:
+    added = integer_of(right)
+    if added == 0:
         return left
     if integer_of(left) is not None:
         return binary("+", right, left)
-    added = integer_of(right)
     if added is None:
         return None
     match left:
@@ -124,13 +124,13 @@ def _joins(value: int, inner: Expression) -> bool:
 
 
 def _subtract(left: Expression, right: Expression) -> Expression | None:
-    if integer_of(right) == 0:
+    subtracted = integer_of(right)
+    if subtracted == 0:
         return left
     if not (_is_integral(left) and _is_integral(right)):
         return None
     if left == right:
         return Constant(0)
-    subtracted = integer_of(right)
     if subtracted is not None:
         ends_in_constant = isinstance(left, Binary) and left.operator in "+-" and integer_of(left.right) is not None
         return binary("+", left, Constant(-subtracted)) if subtracted < 0 or ends_in_constant else None

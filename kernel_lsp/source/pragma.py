@@ -306,6 +306,13 @@ def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> Tenso
     return TensorItem(name, dtype, dims, None, line)
 
 
+_KINDS: dict[str, AnnotationKind] = {
+    **dict.fromkeys(("Tensor", "FloatTensor", "LongTensor", "Parameter"), "tensor"),
+    **{"float": "float", "int": "int", "bool": "bool"},
+}
+"""Kind of value by the last part of an annotation's name."""
+
+
 def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
     """Return the kind of value that an annotation declares: ``none`` without one."""
     node = _unquoted(annotation)
@@ -313,16 +320,7 @@ def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
         return "none"
     if isinstance(node, ast.Subscript) and _last_name(node.value) in JAXTYPING_DTYPES:
         return "tensor"
-    match _last_name(node):
-        case "Tensor" | "FloatTensor" | "LongTensor" | "Parameter":
-            return "tensor"
-        case "float":
-            return "float"
-        case "int":
-            return "int"
-        case "bool":
-            return "bool"
-    return "other"
+    return _KINDS.get(_last_name(node), "other")
 
 
 def _unquoted(annotation: ast.expr | None) -> ast.expr | None:

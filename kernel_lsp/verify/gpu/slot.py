@@ -406,9 +406,8 @@ async def build_canary(compiler: Compiler, architecture: str, directory: Path) -
     plan = parse(CANARY_TEXT).plan
     assert plan is not None
     bound = bind(plan.forward, {"x": (N_ELEMENTS,)}, {}, kernel_signatures(CANARY_TEXT))
-    request = BuildRequest(
-        text=CANARY_TEXT, name_expressions=tuple(sorted(kernel_names(bound))), architecture=architecture
-    )
+    names = tuple(sorted(kernel_names(bound)))
+    request = BuildRequest(text=CANARY_TEXT, name_expressions=names, architecture=architecture)
     built = await compiler.compile(request)
     if not isinstance(built, Built):
         raise EnvironmentProblem(

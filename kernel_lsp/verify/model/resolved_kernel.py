@@ -223,9 +223,8 @@ def _check_operation(operation: Operation, graph: Graph, task: Task) -> list[Fin
     types = dict(zip(graph.inputs, graph.input_types, strict=True))
     scalars = {argument.name for argument in task.arguments if isinstance(argument, TaskScalar)}
     findings = [
-        _finding(f"{operation.name}: {_not_an_input(parameter.name, types, scalars)}", line)
+        _finding(f"{operation.name}: {_not_an_input(parameter.name, types, scalars)}", parameter.span.line)
         for parameter in operation.parameters
-        for line in [parameter.span.line]
         if parameter.name not in types and parameter.name not in scalars
     ]
     tensors = [p for p in operation.parameters if isinstance(p, TensorParameter) and p.name in types]

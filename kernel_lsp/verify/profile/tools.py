@@ -136,15 +136,20 @@ async def _sanitize(
     started, report = time.monotonic(), folder / f"{name}.xml"
     command = sanitizer_command(tool.path, name, report, program)
     result, held = await _run_until(command, SANITIZE_DEADLINE_S, folder, confinement, report)
-    if result.timed_out or not report.is_file():
-        return _failed(own, result, started), ()
-    try:
-        findings = parse_sanitizer(name, report.read_text(encoding="utf-8", errors="replace"))
-    except ValueError:
-        return _failed(own, result, started), ()
-    if result.returncode not in (0, ERROR_EXIT_CODE) and not findings:
+    findings = None if result.timed_out else _reported(name, report)
+    if findings is None or (result.returncode not in (0, ERROR_EXIT_CODE) and not findings):
         return _failed(own, result, started), ()
     return _ran(own, started, held.words), findings
+
+
+def _reported(name: SanitizerTool, report: Path) -> tuple[Finding, ...] | None:
+    """Return the findings of a sanitizer's report; None where there is none that can be read."""
+    if not report.is_file():
+        return None
+    try:
+        return parse_sanitizer(name, report.read_text(encoding="utf-8", errors="replace"))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,13 @@ async def check_plain(kernel: Path, text: str, settings: Settings) -> Verdict:
     architecture = gpu.architecture.name
     tools = await find_nvcc()
     if tools is not None:
-        device, built = "nvcc", await build_with_nvcc(kernel, text, tools, architecture, level, settings)
+        device = "nvcc"
+        built = await build_with_nvcc(kernel, text, tools, architecture, level, settings)
     else:
         user = site_packages(await find_python(settings.python))
         toolchain = find_toolchain(settings.cuda_directory, user_site_packages=user)
-        device, built = (
-            "NVRTC",
-            await build_with_nvrtc(kernel.name, text, instances(text), toolchain, architecture, level, settings),
-        )
+        device = "NVRTC"
+        built = await build_with_nvrtc(kernel.name, text, instances(text), toolchain, architecture, level, settings)
     if isinstance(built, BuildFailed | TimedOut):
         return _verdict(text, device, built)
     return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(kernel, text))

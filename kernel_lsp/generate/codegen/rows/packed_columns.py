@@ -52,19 +52,17 @@ class PackedColumnRenderer:
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel with `comment` above it."""
-        rows, schedule = self.group.row.extent, self.schedule
+        rows, schedule, entries = self.group.row.extent, self.schedule, self.group.reductions
         self._begin()
-        sums = [
-            self._declare_sum(entry.tensor.name, COMPUTE_TYPE[entry.tensor.dtype]) for entry in self.group.reductions
-        ]
+        sums = [self._declare_sum(entry.tensor.name, COMPUTE_TYPE[entry.tensor.dtype]) for entry in entries]
         self._sweep(sums)
         if schedule.threads > 1:
-            for name, entry in zip(sums, self.group.reductions, strict=True):
+            for name, entry in zip(sums, entries, strict=True):
                 helper = self.kernel.use("column_sums", entry.tensor.dtype)
                 self.scope.line(f"{helper}<{schedule.threads}, {schedule.rows}>({name}.item);")
         self._finish(sums)
-        per_block = schedule.rows * (1 if self.n_packs is not None else schedule.vector)
-        grid = (blocks_of(self.n_packs if self.n_packs is not None else rows, per_block),)
+        n_items, per_thread = (rows, schedule.vector) if self.n_packs is None else (self.n_packs, 1)
+        grid = (blocks_of(n_items, schedule.rows * per_thread),)
         conditions = (*divisible(rows, schedule.vector), *multiple_conditions(self.multiples))
         return rendered(self.kernel, comment, self.scope.lines, grid, (schedule.threads * schedule.rows,), conditions)
 
