@@ -118,6 +118,25 @@ __global__ void center(float* __restrict__ x, const float* __restrict__ mean, in
 void run(float* x, const float* mean, int rows) { center<<<rows, 128>>>(x, mean, 96); }
 """
 
+MASK = """
+__global__ void mask(float* __restrict__ x, int batch, int heads, int len) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y, b = blockIdx.z;
+    if (i >= len || j >= len || b >= batch * heads) return;
+    x[(HOLEb * len + j) * len + i] = 0.0f;
+}
+void run(float* x) { mask<<<dim3(16, 4096, 256), 256>>>(x, 8, 32, 4096); }
+"""
+TENSOR = """
+template <class Scalar>
+struct Tensor {
+    void to_host(std::vector<Scalar>& out) const {
+        CHECK(cudaMemcpy(out.data(), p, n * sizeof(HOLE), cudaMemcpyDeviceToHost));
+    }
+    Scalar* p = nullptr;
+    size_t n;
+};
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "text", "defect", "correct"),
@@ -135,6 +154,8 @@ void run(float* x, const float* mean, int rows) { center<<<rows, 128>>>(x, mean,
         ("KL201", EXACT, "if (m % 16) return cudaErrorInvalidValue;", REFUSES),
         ("KL238", CENTER, "x[row * ROW + col] -= mean[row];", "if (col < ROW) x[row * ROW + col] -= mean[row];"),
         ("KL238", CENTER, "x[row * cols + col] = 0.0f;", "x[row * 128 + col] = 0.0f;"),
+        ("KL278", MASK, "", "(size_t)"),
+        ("KL254", TENSOR, "float", "Scalar"),
         ("KL210", CLASSES, "(classes + 31) / 32", "1"),
         ("KL210", DIGITS, "threadIdx.x * n + blockIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"),
         ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),

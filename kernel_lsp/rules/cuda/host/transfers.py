@@ -74,6 +74,8 @@ def byte_count(function: Function) -> Iterator[Hit]:
         position = {**ALLOCATIONS, **_COPIES, **_PITCHED, **_SYMBOLS}[name]
         levels = 2 if "Malloc" in name else 1
         pointer = pointer_of(function, arguments[0], levels) if len(arguments) > position else None
+        if pointer is None and name.startswith("cudaMemcpy") and len(arguments) > position:
+            pointer = pointer_of(function, arguments[1])
         if name in _SYMBOLS and len(arguments) > position:
             pointer = pointer_of(function, arguments["To" in name])
         if name in _COPIES and len(arguments) > position:

@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.numbers.widths import MAX_DEPTH, MAX_NARROW
 from kernel_lsp.rules.finding import TextRange
 
-_BOUND = re.compile(r"\b(\w+)\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])")
+_BOUND = re.compile(r"\b(\w+)\s*(?:<|>=)\s*(\w+(?:\s*\*\s*\w+)*)\b(?!\s*[-+*/.\[(])")
 _UNSIGNED = ("unsigned", "unsigned int", "uint32_t")
 
 
@@ -61,18 +61,19 @@ def _values(function: Function) -> Iterator[Node]:
     yield from function.conditions()
 
 
-def _bounds(function: Function, sizes: dict[str, int]) -> dict[str, str]:
-    """Return the parameter that bounds each 32-bit integer from above. One with two bounds has none."""
-    found: dict[str, str] = {name: name for name in sizes}
-    for name, size in _BOUND.findall(function.text):
-        known = function.named(name)
-        if size in sizes and name not in sizes and known and all(v.is_integer and not v.is_wide_integer for v in known):
-            found[name] = size if found.get(name, size) == size else ""
+def _bounds(function: Function, sizes: dict[str, int]) -> dict[str, list[str]]:
+    """Return the parameters whose product bounds each 32-bit integer from above. One with two bounds has none."""
+    found: dict[str, list[str]] = {name: [name] for name in sizes}
+    for name, bound in _BOUND.findall(function.text):
+        known, factors = function.named(name), re.findall(r"\w+", bound)
+        is_narrow = bool(known) and all(v.is_integer and not v.is_wide_integer for v in known)
+        if is_narrow and name not in sizes and sizes.keys() >= set(factors):
+            found[name] = factors if found.get(name, factors) == factors else []
     return {name: size for name, size in found.items() if size}
 
 
 def _factors(
-    function: Function, node: Node | None, bounds: dict[str, str], depth: int = 0
+    function: Function, node: Node | None, bounds: dict[str, list[str]], depth: int = 0
 ) -> tuple[int, list[str]] | None:
     """Return the constant and the parameters whose product bounds a value; None for a wide or an unbounded one."""
     if node is None or depth > MAX_DEPTH:
@@ -82,7 +83,7 @@ def _factors(
         return (value, []) if value > 0 else None
     if node.type == "identifier":
         size = bounds.get(function.source(node))
-        return None if size is None else (1, [size])
+        return None if size is None else (1, size)
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
         return _factors(function, node.named_children[0], bounds, depth + 1)
     left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
