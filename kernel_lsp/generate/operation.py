@@ -141,7 +141,7 @@ class _OperationRenderer:
             tuple(Condition(condition) for condition in unique.values()),
             self._scratch(kernels),
             steps,
-            kept=tuple(self._parameter(self.results[name], name) for name in self.results if name not in returns),
+            kept=tuple(self._parameter(self.results[name]) for name in self.results if name not in returns),
         )
         stored = {self.names[tensor]: tensor for tensor in self._stored()}
         plan = with_shared_scratch(plan, stored, self.builder.workload)
@@ -283,7 +283,7 @@ class _OperationRenderer:
         return steps
 
     def _parameters(self) -> tuple[TensorParameter | ScalarParameter, ...]:
-        tensors = tuple(self._parameter(tensor, self.names[tensor]) for tensor in self.lowered.inputs.values())
+        tensors = tuple(self._parameter(tensor) for tensor in self.lowered.inputs.values())
         if self.name != self.builder.task.name:
             taken = [scalar for scalar in self.scalars if scalar.name in self.lowered.numbers]
             return (*tensors, *(ScalarParameter(scalar.name, scalar.type) for scalar in taken))
@@ -298,18 +298,18 @@ class _OperationRenderer:
                     ordered.append(by_name[self.names[tensor]])
         return tuple(ordered)
 
-    def _parameter(self, tensor: Tensor, name: str) -> TensorParameter:
+    def _parameter(self, tensor: Tensor) -> TensorParameter:
         return TensorParameter(self.names[tensor], tensor.dtype, tuple(to_expression(size) for size in tensor.shape))
 
     def _result(self, name: str, holder: str) -> TensorParameter:
         if holder == name:
-            return self._parameter(self.results[name], name)
+            return self._parameter(self.results[name])
         held = self.results[holder] if holder in self.results else self.lowered.inputs[holder]
-        return replace(self._parameter(held, holder), name=name, same_as=self.names[held])
+        return replace(self._parameter(held), name=name, same_as=self.names[held])
 
     def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
         own = dict.fromkeys(scratch for kernel in kernels for scratch in kernel.scratch)
-        return (*(self._parameter(tensor, self.names[tensor]) for tensor in self._stored()), *own)
+        return (*(self._parameter(tensor) for tensor in self._stored()), *own)
 
     def _stored(self) -> list[Tensor]:
         """Return the intermediates in memory."""

@@ -106,7 +106,7 @@ class _Operator:
         name, passed = operation.name, operation.passed
         return [
             operation.outside_function(),
-            self._call_function(name, f"{name}_by_pytorch", operation, "c10::string_view reason, ", "reason, "),
+            self._call_function(f"{name}_by_pytorch", operation, "c10::string_view reason, ", "reason, "),
             ["#ifdef WITH_KERNELS", *operation.kernels_function(), ""],
             [
                 f"{operation.returns} {name}_cuda({operation.parameters}) {{",
@@ -131,9 +131,7 @@ class _Operator:
             ],
         ]
 
-    def _call_function(
-        self, name: str, called: str, operation: CppOperation, declared_first: str, passed_first: str
-    ) -> list[str]:
+    def _call_function(self, called: str, operation: CppOperation, declared_first: str, passed_first: str) -> list[str]:
         """Print ``call_<called>(...)``, which calls the operator through the dispatcher."""
         types = [declared_first.split(" ")[0].removesuffix(",")] if declared_first else []
         types += [_SYMBOLIC[argument.annotation] for argument in operation.text.arguments]
@@ -151,7 +149,7 @@ class _Operator:
 
     def _autograd(self) -> Iterable[list[str]]:
         for operation in self._operations:
-            yield self._call_function(operation.name, operation.name, operation, "", "")
+            yield self._call_function(operation.name, operation, "", "")
         yield self._gradients_call()
         yield self._function_class()
         yield self._autograd_function()

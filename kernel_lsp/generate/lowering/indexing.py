@@ -270,13 +270,13 @@ def _index_put(call: Call) -> Tensor:
     base, given, values = call.tensor(0), call.tensors(1, "indices"), call.tensor(2, "values")
     accumulate = bool(call.raw(3, "accumulate", False))
     to_base = advanced_index(call, base, given)
-    shape = _update_shape(call, base, given)
+    shape = _update_shape(base, given)
     variables = call.builder.variables(shape)
     index = positions(variables)
     return scattered(call, base, to_base(index), variables, read(values, index), "sum" if accumulate else "set")
 
 
-def _update_shape(call: Call, base: Tensor, given: Sequence[Tensor | None]) -> tuple[Index, ...]:
+def _update_shape(base: Tensor, given: Sequence[Tensor | None]) -> tuple[Index, ...]:
     used = [axis for axis, tensor in enumerate(given) if tensor is not None]
     tensors = [tensor for tensor in given if tensor is not None]
     rank = max(len(tensor.shape) for tensor in tensors)

@@ -74,7 +74,7 @@ class Attempt:
         pool = NamePool()
         arguments = self._arguments(program, constants, pool)
         symbols, sizes = self._symbols(program, arguments, pool)
-        output_names = [pool.take(name) for name in self._output_names(program)]
+        output_names = [pool.take(name) for name in self._output_names()]
         try:
             by_node = {argument.placeholder.node: argument.name for argument in arguments}
             reader = GraphReader(symbols, by_node, constants, self._place)
@@ -205,7 +205,7 @@ class Attempt:
                 preferred.update({(argument.name, d): n for d, n in enumerate(leaf.dim_names) if n})
         return preferred
 
-    def _output_names(self, program: Program) -> list[str]:
+    def _output_names(self) -> list[str]:
         names = list(self._wrapper.record.output_names)
         returned = returned_names(_user_function(self._callee))
         if len(returned) == len(names):

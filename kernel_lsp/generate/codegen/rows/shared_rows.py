@@ -173,7 +173,7 @@ class SharedRowRenderer(RowRenderer):
         found |= self._found_of_lines()
         if self.schedule.cached:
             self._second_sweeps(found)
-        parts = {entry: self._parts(entry, name) for entry, name in found.items()}
+        parts = {entry: self._parts(entry) for entry in found}
         self._exchange(found, parts)
         self._combine_parts(found, parts)
 
@@ -271,7 +271,7 @@ class SharedRowRenderer(RowRenderer):
         kept = {access.tensor for access in self.cache.shared_reads()}
         return [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
 
-    def _parts(self, entry: RowReduction, name: str) -> str:
+    def _parts(self, entry: RowReduction) -> str:
         """Declare the storage of the partial results of a row's blocks; return a pointer to it."""
         blocks, type_ = self.schedule.blocks, COMPUTE_TYPE[entry.tensor.dtype]
         wanted = f"{entry.tensor.name}_parts"
