@@ -227,11 +227,9 @@ _COUNT = re.compile(r"(?:n_|num_)?(?:count|elem(?:ent)?s|pixels|cells)_?")
 
 def _speaks_of_bytes(function: Function, size: Node, said: str) -> bool:
     """Return whether a name of the size, or of what the size stands for, is one of bytes."""
-    name, text = re.escape(function.source(size)), function.file.parsed.text
+    name, text = function.source(size), function.file.parsed.text
     is_counted = _COUNT.fullmatch(name) is not None
-    if function.variable(size) is None and re.search(
-        rf"\b{name}\s*\*\s*sizeof\b|\bsizeof\([^()]*\)\s*\*\s*{name}\b", text
-    ):
+    if function.variable(size) is None and (f"{name} * sizeof(" in text or f"{name}*sizeof(" in text):
         return False  # a member that is multiplied by the size of an element elsewhere
     return _BYTES.search(_CASTS.sub("", said.replace("width", "") if is_counted else said)) is not None
 
