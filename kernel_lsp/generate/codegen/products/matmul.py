@@ -196,14 +196,9 @@ def with_batch(
     """Return the grid with the batch along z, and the conditions with the ``where:`` line of a symbolic batch."""
     if not group.has_batch:
         return grid, [*conditions]
-    return [*grid, to_expression(group.batch.extent)], [*conditions, *grid_conditions(group.batch.extent)]
-
-
-def grid_conditions(size: Index) -> list[Expression]:
-    """Return the ``where:`` line of a batch of symbolic size along z."""
-    if size.constant is not None:
-        return []
-    return [Binary("<=", to_expression(size), Constant(MAX_GRID_YZ))]
+    size = to_expression(group.batch.extent)
+    limits = [Binary("<=", size, Constant(MAX_GRID_YZ))] if group.batch.extent.constant is None else []
+    return [*grid, size], [*conditions, *limits]
 
 
 def declare_batch(scope: Scope, group: ContractionGroup, place: str = "blockIdx.z") -> None:

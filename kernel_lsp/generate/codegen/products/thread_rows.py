@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import (
     REGISTERS_PER_BLOCK,
@@ -22,13 +21,13 @@ from kernel_lsp.generate.codegen.kernel import (
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
-from kernel_lsp.generate.codegen.products.matmul import grid_conditions
+from kernel_lsp.generate.codegen.products.matmul import declare_batch, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, plain_read
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
-from kernel_lsp.generate.ir.sizes import ravel, to_expression
+from kernel_lsp.generate.ir.sizes import ravel
 
 _NAMES = "m0 n0 m n k i j e v batch sums left right right_tile pack TN ROWS THREADS"
 LOCAL_NAMES = tuple(_NAMES.split())
@@ -80,7 +79,6 @@ class ThreadRowRenderer:
         self.scope = Scope(kernel)
         self.type = COMPUTE_TYPE[group.tensor.dtype]
         self.n_rows, self.n_columns = kernel.size("M", group.m.extent), kernel.size("N", group.n.extent)
-        self.has_batch = group.batch.extent.constant != 1
         self.reduced = [variable for variable in group.reduced if variable.extent.constant != 1]
         k = ravel([as_index(v) for v in self.reduced], [v.extent for v in self.reduced])
         self.left = group.left.substitute({group.k: k})
@@ -91,14 +89,8 @@ class ThreadRowRenderer:
         self._stage_right()
         self._multiply(self._declare_rows())
         self._write_results()
-        grid: list[Expression] = [
-            blocks_of(group.m.extent, schedule.tile_m),
-            blocks_of(group.n.extent, schedule.tile_n),
-        ]
-        conditions: list[Expression] = list(group.conditions)
-        if self.has_batch:
-            grid.append(to_expression(group.batch.extent))
-            conditions += grid_conditions(group.batch.extent)
+        grid = [blocks_of(group.m.extent, schedule.tile_m), blocks_of(group.n.extent, schedule.tile_n)]
+        grid, conditions = with_batch(group, grid, group.conditions)
         n_shared = (group.k.extent.constant or 0) * schedule.tile_n * max(4, group.tensor.dtype.itemsize)
         return rendered(
             *(self.kernel, comment, self.scope.lines, grid, (schedule.threads,), conditions), static_bytes=n_shared
@@ -111,9 +103,7 @@ class ThreadRowRenderer:
         scope.line(f"constexpr int TN = {schedule.tile_n}, ROWS = {schedule.rows}, THREADS = {schedule.threads};")
         scope.line(f"__shared__ __align__(16) {self.type} right_tile[{n_terms}][TN];")
         scope.line(f"const {self.kernel.index_type} m0 = blockIdx.x * (THREADS * ROWS), n0 = blockIdx.y * TN;")
-        if self.has_batch:
-            scope.line("const int batch = blockIdx.z;")
-            scope.define(group.batch, "batch")
+        declare_batch(scope, group)
         with scope.open(f"for (int e = threadIdx.x; e < {n_terms} * TN; e += THREADS)") as loop:
             loop.line("const int k = e / TN, n = n0 + e % TN;")
             loop.define(group.k, "k")
