@@ -16,7 +16,6 @@ from kernel_lsp.generate.codegen.products.thread_rows import PACK, ThreadRowSche
 from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import product
-from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
 
@@ -148,8 +147,8 @@ norm's mean, of 24 columns and 81 terms, took 361 us on an H200 with 2 rows per 
 
 
 def suits_thread_rows(tensor: Tensor, definition: Reduction, workload: Workload) -> bool:
-    """Return True for convolutions of f32 with few channels and no padding: copies of single elements to shared memory
-    would take longer than the products."""
+    """Return True for convolutions of f32 with few channels: copies of single elements to shared memory would take
+    longer than the products."""
     contraction = definition.contraction
     assert contraction is not None
     n_terms = product(variable.extent for variable in definition.reduced).constant or 0
@@ -160,7 +159,6 @@ def suits_thread_rows(tensor: Tensor, definition: Reduction, workload: Workload)
         {tensor.dtype, contraction.left.dtype, contraction.right.dtype} == {DType.F32}
         and len(definition.reduced) > 1
         and contraction.phases is None
-        and all(access.mask is None for access in accesses(contraction.left))
         and not has_windows
         and 0 < n_terms <= MAX_TERMS_OF_THREAD_ROWS
         and MIN_COLUMNS_OF_THREAD_ROWS <= n_columns <= MAX_COLUMNS_OF_THREAD_ROWS
