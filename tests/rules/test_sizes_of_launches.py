@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kernel_lsp.rules import cuda
@@ -136,6 +138,45 @@ struct Tensor {
     size_t n;
 };
 """
+TILES = """
+__global__ void transpose(const float* __restrict__ in, float* __restrict__ out, int rows, int cols) {
+    const int col = blockIdx.x * 32 + threadIdx.x, row0 = blockIdx.y * 32;
+    const float* tile = in + (size_t)row0 * cols;
+    for (int r = threadIdx.y; HOLE; r += 8) out[(size_t)(row0 + r) * cols + col] = tile[r * cols + col];
+}
+void run(const float* in, float* out) { transpose<<<dim3(1563, 1875), dim3(32, 8)>>>(in, out, 60000, 50000); }
+"""
+TWO_LOOPS = """
+__global__ void fill(float* __restrict__ x, int rows, int cols) {
+    for (int i = 0; i < HOLE; ++i) x[i * cols + threadIdx.x] = 1.0f;
+    for (int i = 0; i < rows; ++i) x[(size_t)i * cols + threadIdx.x] += 1.0f;
+}
+void run(float* x) { fill<<<1, 256>>>(x, 60000, 50000); }
+"""
+STEPS = """
+__global__ void gemm(const float* __restrict__ b, float* __restrict__ c, int n, int k) {
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (col >= n) return;
+    float s = 0.0f;
+    for (int k0 = 0; k0 < k; k0 += 64) {
+        const float* bb = b + (size_t)k0 * n;
+        for (int kk = 0; HOLE; ++kk) s += bb[kk * n + col];
+    }
+    c[col] = s;
+}
+void run(const float* b, float* c) { gemm<<<196, 256>>>(b, c, 50000, 60000); }
+"""
+OVERLOADED = """
+__global__ void zero(float* __restrict__ x, int rows, int cols) {
+    int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+    if (r < rows && c < cols) x[r * cols + c] = 0.0f;
+}
+__global__ void HOLE(float* __restrict__ x, long long rows, long long cols) {
+    long long c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+    if (r < rows && c < cols) x[r * cols + c] = 0.0f;
+}
+void run(float* x) { zero<<<dim3(196, 60000), 256>>>(x, 60000, 50000); }
+"""
 
 
 @pytest.mark.parametrize(
@@ -159,8 +200,22 @@ struct Tensor {
         ("KL210", CLASSES, "(classes + 31) / 32", "1"),
         ("KL210", DIGITS, "threadIdx.x * n + blockIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"),
         ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),
+        ("KL278", TILES, "r < rows", "r < 32 && row0 + r < rows"),
+        ("KL278", TILES, "r < rows", "row0 + r < rows"),
+        ("KL278", TILES, "r < rows", "32 > r && r < rows"),
+        ("KL278", STEPS, "kk < k", "kk < 64 && k0 + kk < k"),
+        ("KL278", TWO_LOOPS, "rows", "16"),
+        ("KL278", OVERLOADED, "one", "zero"),
     ],
 )
 def test_a_size_is_read_where_the_host_states_it(code: str, text: str, defect: str, correct: str) -> None:
     assert code in {finding.code for finding in cuda.check(text.replace("HOLE", defect))}
     assert code not in {finding.code for finding in cuda.check(text.replace("HOLE", correct))}
+
+
+def test_a_product_of_many_factors_takes_linear_time() -> None:
+    factors = " * ".join(["a", "b"] * 400)
+    text = f"__global__ void k(float* x, int a, int b) {{ if (threadIdx.x < {factors}) x[threadIdx.x] = 0.0f; }}"
+    before = time.process_time()
+    cuda.check(text)
+    assert time.process_time() - before < 2  # it took 4.5 s

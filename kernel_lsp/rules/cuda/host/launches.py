@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from kernel_lsp.core.expression import Expression, free_names
@@ -301,8 +302,10 @@ def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def index_overflows_in_launch(file: FileFacts) -> Iterator[Hit]:
+    n_definitions = Counter(kernel.name for kernel in file.kernels)
     for kernel in file.kernels:
-        launches = [each for each in file.launches if each.kernel == kernel.name] if kernel.products else []
+        is_known = kernel.products and n_definitions[kernel.name] == 1
+        launches = [each for each in file.launches if each.kernel == kernel.name] if is_known else []
         for product in kernel.products:
             given = [[each.arguments[i] for i in product.places if i < len(each.arguments)] for each in launches]
             known = [[each for each in sizes if each is not None] for sizes in given]

@@ -11,9 +11,12 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.numbers.widths import MAX_DEPTH, MAX_NARROW
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import TextRange
 
-_BOUND = re.compile(r"\b(\w+)\s*(?:<|>=)\s*(\w+(?:\s*\*\s*\w+)*)\b(?!\s*[-+*/.\[(])")
+_COMPARISON = re.compile(r"(?<![\w.>])(?<![-+*/%])(?<![-+*/%] )(\w+)\s*(<=?|>=?|[=!]=)(?![<>=])\s*([^;,?|&)]*)")
+_REVERSED = re.compile(r"(?<![\w.])(\d\w*|[A-Z][A-Z\d_]*)\s*>=?\s*(\w+)\b")
+_SIZE = re.compile(r"\w+(?:\s*\*\s*\w+)*\s*")
 _UNSIGNED = ("unsigned", "unsigned int", "uint32_t")
 
 
@@ -40,8 +43,8 @@ def index_products(function: Function) -> Iterator[IndexProduct]:
     bounds = _bounds(function, sizes)
     seen: set[tuple[int, ...]] = set()
     for value in _values(function):
-        for node in function.binaries_within(value):
-            factors = _factors(function, node, bounds) if function.operator(node) == "*" else None
+        for node in _products_within(function, value):
+            factors = _factors(function, node, bounds)
             places = () if factors is None else tuple(sorted(sizes[name] for name in factors[1]))
             if factors is None or len(places) < 2 or places in seen:
                 continue
@@ -50,6 +53,17 @@ def index_products(function: Function) -> Iterator[IndexProduct]:
             is_unsigned = any(v.element in _UNSIGNED for name in names for v in function.named(name))
             limit = 2 * MAX_NARROW + 1 if is_unsigned else MAX_NARROW
             yield IndexProduct(function.file.parsed.range(node), function.source(node), places, factors[0], limit)
+
+
+def _products_within(function: Function, value: Node) -> Iterator[Node]:
+    """Yield the products in a value that are no factor of another product."""
+    for node in function.binaries_within(value):
+        around = function.parent(node)
+        while around is not None and around.type == "parenthesized_expression":
+            around = function.parent(around)
+        is_factor = around is not None and around.type == "binary_expression" and function.operator(around) == "*"
+        if function.operator(node) == "*" and not is_factor:
+            yield node
 
 
 def _values(function: Function) -> Iterator[Node]:
@@ -62,14 +76,25 @@ def _values(function: Function) -> Iterator[Node]:
 
 
 def _bounds(function: Function, sizes: dict[str, int]) -> dict[str, list[str]]:
-    """Return the parameters whose product bounds each 32-bit integer from above. One with two bounds has none."""
+    """Return the parameters whose product bounds each 32-bit integer from above. One with two bounds has none, nor has
+    one that is compared with anything else but 0: a tile's height may be the tighter bound."""
     found: dict[str, list[str]] = {name: [name] for name in sizes}
-    for name, bound in _BOUND.findall(function.text):
-        known, factors = function.named(name), re.findall(r"\w+", bound)
-        is_narrow = bool(known) and all(v.is_integer and not v.is_wide_integer for v in known)
-        if is_narrow and name not in sizes and sizes.keys() >= set(factors):
-            found[name] = factors if found.get(name, factors) == factors else []
-    return {name: size for name, size in found.items() if size}
+    text = " ".join(function.text.split())
+    for name, operator, bound in _COMPARISON.findall(text):
+        if bound.strip() == "0" or name in sizes:
+            continue
+        factors = re.findall(r"\w+", bound) if operator in ("<", ">=") and _SIZE.fullmatch(bound) else []
+        is_bound = sizes.keys() >= set(factors) and all(_may_reach_sizes(each) for each in function.named(name))
+        found[name] = factors if is_bound and found.get(name, factors) == factors else []
+    tight = {name for _, name in _REVERSED.findall(text)}
+    return {name: size for name, size in found.items() if size and name not in tight and function.named(name)}
+
+
+def _may_reach_sizes(variable: Variable) -> bool:
+    """Return whether a variable is a 32-bit integer that is more than a thread's place in its block."""
+    value = b"" if variable.value is None else variable.value.text or b""
+    is_of_block = b"threadIdx" in value and b"blockIdx" not in value and not variable.writes
+    return variable.is_integer and not variable.is_wide_integer and not is_of_block
 
 
 def _factors(
@@ -78,7 +103,8 @@ def _factors(
     """Return the constant and the parameters whose product bounds a value; None for a wide or an unbounded one."""
     if node is None or depth > MAX_DEPTH:
         return None
-    value = function.constant(node)
+    is_combined = node.type == "binary_expression" and function.operator(node) in ("*", "+")
+    value = None if is_combined else function.constant(node)
     if value is not None:
         return (value, []) if value > 0 else None
     if node.type == "identifier":
@@ -87,11 +113,12 @@ def _factors(
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
         return _factors(function, node.named_children[0], bounds, depth + 1)
     left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
-    if node.type != "binary_expression" or function.operator(node) not in ("*", "+"):
+    if not is_combined:
         return None
     first, second = (_factors(function, side, bounds, depth + 1) for side in (left, right))
     if first is None or second is None:
         return None
     if function.operator(node) == "+":  # y * w + x is below h * w
-        return max(first, second, key=lambda each: len(each[1]))
+        is_constant = not first[1] and not second[1]
+        return (first[0] + second[0], []) if is_constant else max(first, second, key=lambda each: len(each[1]))
     return first[0] * second[0], first[1] + second[1]
