@@ -23,7 +23,7 @@ from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START, WRITTEN_BY_KE
 
 PROGRAM = "kernel_lsp.ptx.program"
 DEFAULT_CPU_S = 60.0
-"""Default maximum CPU time of the process per request, in seconds. Unlike elapsed time, it is independent of what else
+"""Default maximum CPU time of the process per request, in seconds. Unlike elapsed time, it depends little on what else
 the machine does."""
 WALL_PER_CPU = 10.0
 """Maximum elapsed time of a request, as a multiple of its CPU time: ten processes may share a core."""

@@ -229,6 +229,22 @@ async def test_a_missed_deadline_ends_the_process_and_the_next_load_starts_one(e
     assert isinstance(await executor.load(built.ptx, "k.cu"), Loaded)
 
 
+async def test_a_parent_that_ignores_the_signal_lifts_no_limit(compile_cuda, tmp_path):
+    built = compile_cuda('extern "C" __global__ void spin(float* out) { while (out[0] < 1) out[0] *= 0.5f; }')
+    step = BoundLaunch(
+        kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
+    )
+    files = buffers(tmp_path, np.ones(1, "f4"), np.zeros(2, "f4"), is_initialised=True)
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    try:
+        async with PtxExecutor() as executor:
+            await executor.load(built.ptx, "k.cu")
+            options = RunOptions(max_instructions=10**13, cpu_s=0.5)
+            assert isinstance(await executor.run(files, [step], {}, options), TimedOut)
+    finally:
+        signal.signal(signal.SIGPROF, before)
+
+
 async def test_a_process_that_waits_for_a_core_is_not_timed_out(executor, scale, tmp_path):
     """The budget is CPU time: a stopped process has none."""
     await executor.load(scale.ptx, "scale.cu")

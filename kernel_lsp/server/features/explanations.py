@@ -183,10 +183,11 @@ EXPLANATIONS = {
         larger than the dtype allows. The message names the output, the input family and the worst element. Inputs come
         from several families (normal, large, tiny, ties, small sizes, other shapes), since a kernel that is correct on
         one may be incorrect on others.""",
-    "timed-out": "The kernel did not end within its limit of instructions or seconds. Look for a loop that waits.",
+    "timed-out": "The kernel did not end within its limit of instructions or of CPU time. Look for a loop that waits.",
     "unsupported": """
-        The executor met an instruction or feature that it does not support (docs/ptx-instructions.md lists them), so
-        the kernel is neither verified nor incorrect. On a machine with a GPU *Measure now* may decide.""",
+        The executor met an instruction or feature that it does not support (docs/ptx-instructions.md lists them), or
+        had too little CPU time for a check, as the message says: the kernel is neither verified nor incorrect. On a
+        machine with a GPU *Measure now* may decide.""",
     "crashed": "The process that ran the kernel died. On a GPU the kernel would have destroyed the CUDA context.",
     "rejected": "The kernel was not run, because it contains a forbidden construct. The findings give the lines.",
     "build-failed": "The text does not compile; the findings give the lines.",

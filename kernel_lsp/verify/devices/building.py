@@ -142,7 +142,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     **{"<": operator.lt, "==": operator.eq, "!=": operator.ne},
 }
 
-Failure = Mismatch | Crashed | Rejected | Stalled
+Failure = Mismatch | Crashed | Rejected | TimedOut | Stalled
 
 
 def may_differ(text: str) -> bool:

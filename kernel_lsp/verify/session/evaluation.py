@@ -218,7 +218,7 @@ class Evaluation:
                 aside, where = Progress(progress.candidate_id), f"compiled for {other.architecture}"
                 failure = audited(self._candidate.text, other, aside)
                 found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
-                if isinstance(found, Mismatch | Crashed | Rejected | Stalled):
+                if isinstance(found, Mismatch | Crashed | Rejected | TimedOut | Stalled):
                     return said_of(found, where)
                 progress.notes += _missing_of(aside, found, where)
         return None
