@@ -34,3 +34,21 @@ def test_the_mean_of_a_group_norm_reads_sums_of_lines(result: str) -> None:
 def test_what_is_not_affine_along_a_line_is_added_up_by_elements(result: str) -> None:
     program = plan_text(GROUP_NORM.format(result=result), symbol="M", inputs=[tensor("x", 3, 6, 5, 8)])
     assert "line_sum" not in program.render({})
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "y.mean(dim=[2, 3])",
+        "y.mean(dim=[1, 2, 3])",
+        "(y, y.mean(dim=[2, 3]))",
+        "(y.relu(), y.mean(dim=[1, 2, 3]))",
+        "F.adaptive_avg_pool2d(y, 1).flatten(1).softmax(-1)",
+    ],
+)
+@pytest.mark.parametrize("side", [32, 64])
+def test_blocks_that_share_a_row_add_up_its_lines(side: int, result: str) -> None:
+    inputs = [tensor("x", 2, 8, side, side), tensor("w", 8), tensor("b", 8)]
+    check(
+        f"def f(x, w, b):\n    y = F.group_norm(x, 4, w, b)\n    return {result}", inputs=inputs, families=("normal",)
+    )

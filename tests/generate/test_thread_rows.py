@@ -44,10 +44,18 @@ def test_rows_and_columns_past_the_end_are_not_written(columns: int) -> None:
         "nn.Conv2d(4, 6, 3, padding=(2, 1), stride=(2, 1), dilation=(1, 2))",
         "nn.Conv2d(4, 8, 3, groups=2)",
         "nn.Linear(9, 8)",
+        "nn.Conv2d(4, 16, 1, groups=4)",  # a single term
     ],
 )
 def test_padding_strides_groups_and_matrices(layer: str) -> None:
     check(layer, tensor("x", 3, 4, 9, 9))
+
+
+def test_a_parameter_may_have_the_name_of_a_local_variable() -> None:
+    program = plan_text(
+        "def f(value, w): return value @ w", symbol="f", inputs=[tensor("value", 9, 5), tensor("w", 5, 8)]
+    )
+    check_program(program, schedule={"f.mm.contraction": "thread_rows"}, families=("normal",))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

@@ -233,5 +233,7 @@ def _does_anything(group: Group) -> bool:
         case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup() | RowScatterGroup():
             return bool(group.stores)
         case RowGroup():
-            return bool(group.stores or group.row_stores or any(entry.stored for entry in group.reductions))
+            found = (*group.reductions, *group.line_sums)
+            stores = (*group.stores, *group.row_stores, *group.line_stores, *group.column_sums)
+            return bool(stores) or any(entry.stored for entry in found)
     return True

@@ -29,7 +29,7 @@ from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import ravel
 
-_NAMES = "m0 n0 m n k i j e v batch sums left right right_tile pack TN ROWS THREADS"
+_NAMES = "m0 n0 m n k i j e v value batch sums left right right_tile pack TN ROWS THREADS"
 LOCAL_NAMES = tuple(_NAMES.split())
 ROW_SERIAL = 1 << 23
 PACK = 4
@@ -169,6 +169,8 @@ class ThreadRowRenderer:
 
     def _open_terms(self) -> tuple[Scope, list[str]]:
         """Open a loop for each summed dim, the innermost ones unrolled. Returns the innermost body and the names."""
+        if not self.reduced:
+            return self.scope.open(""), []
         headers: list[str] = []
         names = [self.scope.names.take(variable.name) for variable in self.reduced]
         n_unrolled = 1

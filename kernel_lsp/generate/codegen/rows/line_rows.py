@@ -87,6 +87,9 @@ class LineRowRenderer(SharedRowRenderer):
                 return line, product_of(outer) if outer else None
         return None
 
+    def _adds_lines(self) -> bool:
+        return self.level == 0 and bool(self.of_lines)
+
     def _found_of_lines(self) -> dict[RowReduction, str]:
         found: dict[RowReduction, str] = {}
         for entry, (line, factor) in self.of_lines.items() if self.level == 0 else ():

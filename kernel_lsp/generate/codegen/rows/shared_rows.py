@@ -154,7 +154,7 @@ class SharedRowRenderer(RowRenderer):
             first = "row + 1" if self.schedule.teams == 1 else f"first_row + {self.schedule.teams}"
             self.cache.copy_next(self.scope, f"{first} < {n_rows}", self._row_of(first, n_rows))
         self._is_ahead = True
-        if not entries:
+        if not entries and not self._adds_lines():
             return
         found: dict[RowReduction, str] = {}
         self._warp_count = self._count_of_warps(entries)
@@ -176,6 +176,10 @@ class SharedRowRenderer(RowRenderer):
         parts = {entry: self._parts(entry) for entry in found}
         self._exchange(found, parts)
         self._combine_parts(found, parts)
+
+    def _adds_lines(self) -> bool:
+        """Return True if the pass computes reductions from sums of lines."""
+        return False
 
     def _found_of_lines(self) -> dict[RowReduction, str]:
         """Compute the reductions of this block's part that sums of lines give; return their names."""
