@@ -7,6 +7,7 @@ import time
 import pytest
 
 from kernel_lsp.rules import cuda
+from kernel_lsp.rules.cuda import checking
 
 FILL = """
 template <typename T>
@@ -177,6 +178,29 @@ __global__ void HOLE(float* __restrict__ x, long long rows, long long cols) {
 }
 void run(float* x) { zero<<<dim3(196, 60000), 256>>>(x, 60000, 50000); }
 """
+RAW = """
+struct Raw {
+    float* p;
+    size_t size;
+    void make() { CHECK(cudaMalloc(&p, HOLE * sizeof(float))); }
+    void upload(const float* host) { CHECK(cudaMemcpy(p, host, size, cudaMemcpyHostToDevice)); }
+};
+"""
+PACKED = """
+void read(const HOLE* device, std::vector<float>& host) {
+    CHECK(cudaMemcpy(host.data(), device, host.size() * sizeof(float), cudaMemcpyDeviceToHost));
+}
+"""
+PACKED_TEMPLATE = """
+template <typename T>
+void read(const T* device, std::vector<HOLE>& host) {
+    CHECK(cudaMemcpy(host.data(), device, host.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+}
+"""
+UPLOAD = """
+template <typename T>
+void upload(T* device, HOLE) { CHECK(cudaMemcpy(device, host, total, cudaMemcpyHostToDevice)); }
+"""
 
 
 @pytest.mark.parametrize(
@@ -200,6 +224,11 @@ void run(float* x) { zero<<<dim3(196, 60000), 256>>>(x, 60000, 50000); }
         ("KL210", CLASSES, "(classes + 31) / 32", "1"),
         ("KL210", DIGITS, "threadIdx.x * n + blockIdx.x", "threadIdx.x * gridDim.x + blockIdx.x"),
         ("KL210", CONFUSION, "m[c]", "m[k * n + c]"),
+        ("KL254", RAW, "size", "grid_size"),
+        ("KL254", BUFFER.replace("size * sizeof(T)", "sizeof(T) * size"), "size", "size * sizeof(T)"),
+        ("KL254", PACKED.replace("host.size() * sizeof(float)", "host.size()"), "float4", "char"),
+        ("KL254", PACKED_TEMPLATE, "double", "uint32_t"),
+        ("KL254", UPLOAD.replace("total", "count"), "const T* host, int64_t count", "const void* host, int64_t count"),
         ("KL278", TILES, "r < rows", "r < 32 && row0 + r < rows"),
         ("KL278", TILES, "r < rows", "row0 + r < rows"),
         ("KL278", TILES, "r < rows", "32 > r && r < rows"),
@@ -219,3 +248,16 @@ def test_a_product_of_many_factors_takes_linear_time() -> None:
     before = time.process_time()
     cuda.check(text)
     assert time.process_time() - before < 2  # it took 4.5 s
+
+
+def test_copies_of_vectors_to_their_elements_are_correct() -> None:
+    assert not cuda.check(PACKED.replace("HOLE", "float4"))
+
+
+@pytest.mark.parametrize(("first", "second"), [("size", "capacity"), ("capacity", "size")])
+def test_a_copy_is_checked_anew_after_its_size_is_multiplied_elsewhere(first: str, second: str) -> None:
+    text = RAW.replace("HOLE", "10") + "void make(float** out, int n) { CHECK(cudaMalloc(out, HOLE * sizeof(float))); }"
+    cuda.check(text.replace("HOLE", first))
+    found = cuda.check(text.replace("HOLE", second))
+    checking._kept.clear()
+    assert found == cuda.check(text.replace("HOLE", second))

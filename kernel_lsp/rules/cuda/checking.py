@@ -19,7 +19,7 @@ from kernel_lsp.rules.cuda.function_summary import (
 )
 from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, timing, transfers
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
-from kernel_lsp.rules.cuda.kernel_texts import identifiers_in
+from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, identifiers_in, type_parameters
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.numbers import arithmetic, signature, start_values, widths
@@ -244,6 +244,7 @@ class _Reading:
 
 def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
     """Return all that the file says about each name. An edit then concerns only the functions that mention one."""
+    types = type_parameters(file.parsed.text)
     tables: tuple[Iterable, ...] = (
         *(file.constants.items(), file.declared, file.unchecked_kernels, file.tail_checked_kernels),
         *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
@@ -252,6 +253,8 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros),
         *(file.returned_values.items(), file.member_sets.items()),
         ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
+        *(types, counts_of_elements(file.parsed.text)),
+        ((name, element) for name, element in file.member_pointers if element in types),
         ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
     )
     found: dict[str, list] = {}

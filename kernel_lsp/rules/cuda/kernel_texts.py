@@ -55,12 +55,23 @@ MAX_WORD = 128
 
 
 def assigned(value: re.Pattern[str], text: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """Yield the matches of a pattern that begins with ``=``, each with the name before. A pattern that begins with the
-    name is tried at every word."""
+    """Yield the matches of a pattern that begins with an operator, each with the name before. A pattern that begins
+    with the name is tried at every word."""
     for found in value.finditer(text):
         name = _WORD_AT_END.search(text, max(0, found.start() - MAX_WORD), found.start())
         if name is not None:
             yield name[0].rstrip(), found
+
+
+_TIMES_SIZEOF = re.compile(r"\*\s*sizeof\b")
+_SIZEOF_TIMES = re.compile(r"\bsizeof\s*(?:\([^()]*\)|\w+)\s*\*\s*(\w+)\b(?!\s*(?:[.(\[]|->))")
+
+
+@lru_cache(maxsize=8)
+def counts_of_elements(text: str) -> frozenset[str]:
+    """Return the names that a text multiplies with a `sizeof`, which comes before or after them."""
+    before = {name for name, _ in assigned(_TIMES_SIZEOF, text)} if "sizeof" in text else set()
+    return frozenset(before.union(_SIZEOF_TIMES.findall(text) if "sizeof" in text else ()))
 
 
 _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")

@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
 from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
-from kernel_lsp.rules.cuda.kernel_texts import type_parameters
+from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, type_parameters
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -74,7 +74,8 @@ def byte_count(function: Function) -> Iterator[Hit]:
         position = {**ALLOCATIONS, **_COPIES, **_PITCHED, **_SYMBOLS}[name]
         levels = 2 if "Malloc" in name else 1
         pointer = pointer_of(function, arguments[0], levels) if len(arguments) > position else None
-        if pointer is None and name.startswith("cudaMemcpy") and len(arguments) > position:
+        is_source = pointer is None and name.startswith("cudaMemcpy") and len(arguments) > position
+        if is_source:
             pointer = pointer_of(function, arguments[1])
         if name in _SYMBOLS and len(arguments) > position:
             pointer = pointer_of(function, arguments["To" in name])
@@ -95,9 +96,11 @@ def byte_count(function: Function) -> Iterator[Hit]:
             yield hit(function.file, arguments[1], message)
         text = expanded(function, size)
         other = _other_type(text, pointer.element, n_bytes)
+        if other and is_source and _held(function, arguments[0]) in ("", other):
+            continue
         if other:
             yield hit(function.file, size, f"byte count of `{other}` for `{pointer.element}* {pointer.name}`")
-        elif _is_count(function, size, text, pointer.element):
+        elif _is_count(function, size, text, pointer.element) and not _may_be_bytes(function, pointer, size):
             message = f"element count where bytes are expected: multiply with `sizeof({pointer.element})`"
             counted = function.source(size) if size.type == "identifier" else f"({function.source(size)})"
             fix = rewrite(function.file, size, f"{counted} * sizeof({pointer.element})")
@@ -210,6 +213,15 @@ def _element_bytes(function: Function, pointer: Variable) -> int | None:
     return MAX_ELEMENT_BYTES if pointer.element in type_parameters(function.file.parsed.text) else None
 
 
+def _may_be_bytes(function: Function, pointer: Variable, size: Node) -> bool:
+    """Return whether a parameter may count bytes: no name of a count, or beside `void` pointers, for a template."""
+    variable = function.variable(_written(function, size))
+    if type_bytes(pointer.element) is not None or variable is None or variable not in function.parameters:
+        return False
+    is_untyped = any(each.is_pointer and each.element == "void" for each in function.parameters)
+    return is_untyped or (variable.name not in ("n", "N") and _COUNT.fullmatch(variable.name) is None)
+
+
 def _other_type(text: str, element: str, n_bytes: int) -> str:
     """Return the type of a `sizeof` whose size differs from the element's."""
     named = [name for name in _SIZEOF.findall(text) if type_bytes(name) is not None]
@@ -227,9 +239,9 @@ _COUNT = re.compile(r"(?:n_|num_)?(?:count|elem(?:ent)?s|pixels|cells)_?")
 
 def _speaks_of_bytes(function: Function, size: Node, said: str) -> bool:
     """Return whether a name of the size, or of what the size stands for, is one of bytes."""
-    name, text = function.source(size), function.file.parsed.text
+    name = function.source(size)
     is_counted = _COUNT.fullmatch(name) is not None
-    if function.variable(size) is None and (f"{name} * sizeof(" in text or f"{name}*sizeof(" in text):
+    if function.variable(size) is None and name in counts_of_elements(function.file.parsed.text):
         return False  # a member that is multiplied by the size of an element elsewhere
     return _BYTES.search(_CASTS.sub("", said.replace("width", "") if is_counted else said)) is not None
 
@@ -416,20 +428,19 @@ _HELD = r"<\s*(?:const\s+)?([\w:]+(?: (?:int|char|long))?)\s*(?:\[\s*\])?\s*(?:,
 def _bytes_of_container(function: Function, pointers: list[Node], size: Node) -> Iterator[Hit]:
     """Yield a count of another type's bytes for the elements of ``std::vector<double>`` or ``Buffer<double>``."""
     for node in pointers:
-        found = _OF_CONTAINER.fullmatch(function.source(node))
-        held = None if found is None else re.search(_HELD % found[1], function.text)
-        n_bytes = None if held is None else type_bytes(held[1])
-        if (
-            held is not None
-            and n_bytes is not None
-            and (other := _other_type(expanded(function, size), held[1], n_bytes))
-        ):
-            yield hit(
-                function.file,
-                size,
-                f"byte count of `{other}` for the `{held[1]}` elements of `{found[1] if found else ''}`",
-            )
+        held = _held(function, node)
+        n_bytes = type_bytes(held)
+        if n_bytes is not None and (other := _other_type(expanded(function, size), held, n_bytes)):
+            container = re.split(r"\s*\.", function.source(node))[0]
+            yield hit(function.file, size, f"byte count of `{other}` for the `{held}` elements of `{container}`")
             return
+
+
+def _held(function: Function, node: Node) -> str:
+    """Return the element type of the container in ``v.data()``; an empty text where the function does not state it."""
+    found = _OF_CONTAINER.fullmatch(function.source(node))
+    held = None if found is None else re.search(_HELD % found[1], function.text)
+    return "" if held is None else held[1]
 
 
 def _is_value_of_elements(function: Function, value: Node, pointer: Variable) -> bool:
