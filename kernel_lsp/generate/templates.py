@@ -240,8 +240,8 @@ class GroupRenderer:
         pick = self.choices.pick_int
         default = default_thread_rows(group, self.workload)
         schedule = ThreadRowSchedule(
-            pick(f"{kernel.name}.columns", (4, 8, 16, 24, 32), default.tile_n, "columns per thread"),
-            pick(f"{kernel.name}.rows", (1, 2, 4, 6, 8), default.rows, "rows per thread"),
+            pick(f"{kernel.name}.columns_per_thread", (4, 8, 16, 24, 32), default.tile_n, "columns per thread"),
+            pick(f"{kernel.name}.rows_per_thread", (1, 2, 4, 6, 8), default.rows, "rows per thread"),
             pick(f"{kernel.name}.threads", (64, 128, 256), default.threads, "threads per block"),
         )
         is_valid = is_valid_thread_rows(schedule, group)

@@ -16,6 +16,14 @@ class M(nn.Module):
     def forward(self, x): return self.layer(x){after}
 """
 
+PARAMETER = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.value = nn.Parameter(torch.randn(5, 8))
+    def forward(self, x): return x @ self.value
+"""
+
 
 def check(layer: str, x: Any, *, columns: int = 4, after: str = "", **how: Any) -> str:
     """Assert that the program computes a layer by rows of threads, and that it is right; return its text."""
@@ -23,8 +31,8 @@ def check(layer: str, x: Any, *, columns: int = 4, after: str = "", **how: Any) 
     ways: dict[str, int | str] = {k.name: "thread_rows" for k in program.knobs if "thread_rows" in k.values}
     assert ways
     offered = [knob.name for knob in program.realize(ways).knobs]
-    ways |= {name: columns for name in offered if name.endswith(".columns")}
-    ways |= {name: 2 for name in offered if name.endswith(".rows")}
+    ways |= {name: columns for name in offered if name.endswith(".columns_per_thread")}
+    ways |= {name: 2 for name in offered if name.endswith(".rows_per_thread")}
     assert program.is_valid(ways)
     found = check_program(program, schedule=ways, **how).text
     assert "right_tile" in found
@@ -44,18 +52,20 @@ def test_rows_and_columns_past_the_end_are_not_written(columns: int) -> None:
         "nn.Conv2d(4, 6, 3, padding=(2, 1), stride=(2, 1), dilation=(1, 2))",
         "nn.Conv2d(4, 8, 3, groups=2)",
         "nn.Linear(9, 8)",
-        "nn.Conv2d(4, 16, 1, groups=4)",  # a single term
     ],
 )
 def test_padding_strides_groups_and_matrices(layer: str) -> None:
     check(layer, tensor("x", 3, 4, 9, 9))
 
 
+def test_a_sum_may_have_a_single_term() -> None:
+    check("nn.Conv2d(1, 8, 1)", tensor("x", 3, 1, 9, 9))
+
+
 def test_a_parameter_may_have_the_name_of_a_local_variable() -> None:
-    program = plan_text(
-        "def f(value, w): return value @ w", symbol="f", inputs=[tensor("value", 9, 5), tensor("w", 5, 8)]
-    )
-    check_program(program, schedule={"f.mm.contraction": "thread_rows"}, families=("normal",))
+    program = plan_text(PARAMETER, symbol="M", inputs=[tensor("x", 9, 5)])
+    found = check_program(program, schedule={"m.mm.contraction": "thread_rows"})
+    assert "value = value_2[" in found.text
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
