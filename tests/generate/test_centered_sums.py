@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import check, plan_text, run, tensor
 
 GROUP_NORM = """
 class M(nn.Module):
@@ -52,3 +53,16 @@ def test_blocks_that_share_a_row_add_up_its_lines(side: int, result: str) -> Non
     check(
         f"def f(x, w, b):\n    y = F.group_norm(x, 4, w, b)\n    return {result}", inputs=inputs, families=("normal",)
     )
+
+
+@pytest.mark.parametrize(("operator", "factor"), [("*", np.inf), ("/", 0.0)])
+@pytest.mark.parametrize("axes", ["[2, 3]", "[1, 2, 3]"])
+def test_infinities_of_both_signs_add_up_to_nan(axes: str, operator: str, factor: float) -> None:
+    text = f"def f(x, w): return (F.group_norm(x, 2) {operator} w[:, None, None]).mean(dim={axes})"
+    checked = check(text, inputs=[tensor("x", 3, 6, 5, 8), tensor("w", 6)])
+    assert "line_sum" in checked.text
+    x = np.random.default_rng(0).standard_normal((3, 6, 5, 8)).astype(np.float32)
+    w = np.array([1, factor, 1, 1, 1, 1], np.float32)
+    (result,) = run(checked, {"x": x, "w": w}).values()
+    expected = [[False, True, False, False, False, False]] * 3 if axes == "[2, 3]" else [True] * 3
+    assert np.isnan(result).tolist() == expected

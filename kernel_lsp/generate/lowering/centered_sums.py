@@ -3,19 +3,21 @@ norm's factors stay the same.
 
 ``sum(w * r * (v - (p + d)) + b)`` over a line where w, r and b are constant is ``w * r * (sum(v - p) - n * d) + n *
 b``, so the elements are read once, with the norm's own sums, and not again after them. The pivot p of a mean is an
-element of its row, so that few digits cancel.
+element of its row, so that few digits cancel. Elements of both signs times an infinity, or divided by 0, are
+infinities of both signs, whose sum is NaN: so is a line's sum then.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, cast, index_value
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
-from kernel_lsp.generate.lowering.arithmetic import op
+from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Builder, positions
 
 
@@ -81,12 +83,21 @@ def _centered(scalar: Scalar) -> _Centered | None:
 
 
 def _with(name: str, inner: _Centered, other: Scalar) -> _Centered:
-    """Return the value that an operation makes of an affine one and of what the elements share."""
+    """Return the value that an operation makes of an affine one and of what the elements share. Where a factor makes
+    infinities of the elements, the sum is NaN, as of elements of both signs."""
 
     def sum_of(total: Scalar, n: Scalar) -> Scalar:
         value = inner.sum_of(total, n)
         shared = cast(other, value.dtype)
-        return op(name, value, op("mul", n, shared) if name in ("add", "sub") else shared)
+        if name in ("add", "sub"):
+            return op(name, value, op("mul", n, shared))
+        scaled = op(name, value, shared)
+        if isinstance(shared, Constant) and shared.value and math.isfinite(shared.value):
+            return scaled
+        is_defined = (
+            compare("ne", shared, number(0, shared)) if name == "div" else op("isfinite", shared, dtype=DType.BOOL)
+        )
+        return select(is_defined, scaled, number(math.nan, scaled))
 
     return _Centered(inner.distance, sum_of, (*inner.others, other))
 
