@@ -201,6 +201,33 @@ UPLOAD = """
 template <typename T>
 void upload(T* device, HOLE) { CHECK(cudaMemcpy(device, host, total, cudaMemcpyHostToDevice)); }
 """
+PADDED = """
+__global__ void zero(float* __restrict__ x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = 0.0f;
+}
+void run(float* x, int n) {
+    int size = HOLE;
+    zero<<<size / 1024, 1024>>>(x, size);
+}
+"""
+CONSTEXPR = """
+template <int ROW, int THREADS>
+__global__ void zero(float* __restrict__ x) {
+    if constexpr (HOLE) x[blockIdx.x * ROW + threadIdx.x] = 0.0f;
+}
+void run(float* x, int rows) { zero<96, 128><<<rows, 128>>>(x); }
+"""
+QUARTERS = """
+__global__ void zero(float4* __restrict__ x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+void run(float* x, int m) {
+    const int n = HOLE;
+    zero<<<(n / 4 + 255) / 256, 256>>>((float4*)x, n / 4);
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -229,6 +256,17 @@ void upload(T* device, HOLE) { CHECK(cudaMemcpy(device, host, total, cudaMemcpyH
         ("KL254", PACKED.replace("host.size() * sizeof(float)", "host.size()"), "float4", "char"),
         ("KL254", PACKED_TEMPLATE, "double", "uint32_t"),
         ("KL254", UPLOAD.replace("total", "count"), "const T* host, int64_t count", "const void* host, int64_t count"),
+        ("KL210", CLASSES.replace("HOLE, 32", "HOLE"), "1, 1024", "1, 64"),
+        ("KL201", EXACT, 'if (m % 16 || n % 16) printf("rest");', "if (m % 16 || n % 16) { report(); return 1; }"),
+        ("KL201", EXACT, "if (m % 16) m = 0; if (n % 16) report(n);", "check(m % 16 == 0); assert(n % 16 == 0);"),
+        ("KL201", EXACT, "", "if (m % 16 == 0 && n % 16 == 0)"),
+        ("KL256", PADDED, "n - 1", "(n + 1023) / 1024 * 1024"),
+        ("KL256", PADDED, "n * 100", "n * 2048"),
+        ("KL256", PADDED, "n + 1023", "(n + 1023) & ~1023"),
+        ("KL256", PADDED, "n", "n; size = (size + 1023) / 1024 * 1024"),
+        ("KL256", QUARTERS, "m * 3", "m * 1024"),
+        ("KL256", QUARTERS, "(1 << 20) + 1", "1 << 20"),
+        ("KL238", CONSTEXPR, "THREADS > 0", "THREADS <= ROW"),
         ("KL278", TILES, "r < rows", "r < 32 && row0 + r < rows"),
         ("KL278", TILES, "r < rows", "row0 + r < rows"),
         ("KL278", TILES, "r < rows", "32 > r && r < rows"),

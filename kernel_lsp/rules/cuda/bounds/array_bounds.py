@@ -94,6 +94,8 @@ def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
             text = function.source(place.counter).replace(" ", "")
             if text not in THREAD_INDICES or _is_guarded(function, subscript, place.counter):
                 continue
+            if _is_for_length(function, subscript, size):
+                continue
             if not _beyond(function, subscript, index, size):
                 yield subscript, "xyz".index(text[-1]), (more if limit is None else limit) - place.offset, named
 
@@ -114,8 +116,15 @@ def row_reaches(function: Function) -> Iterator[tuple[Node, int, int, Node]]:
         row, length = product.child_by_field_id(fields.LEFT), product.child_by_field_id(fields.RIGHT)
         is_plain = length is not None and length.type in ("identifier", "number_literal")
         is_row = row is not None and _is_block(function, row, blocks) and axis in THREAD_INDICES and is_plain
-        if is_row and length is not None and not _is_guarded(function, access, place.counter):
+        is_free = is_row and not _is_guarded(function, access, place.counter)
+        if is_free and length is not None and not _is_for_length(function, access, length):
             yield access, "xyz".index(axis[-1]), place.offset, length
+
+
+def _is_for_length(function: Function, access: Node, length: Node | None) -> bool:
+    """Return whether a condition admits only some lengths: ``if constexpr (THREADS <= ROW)``."""
+    names = frozenset[str]() if length is None else function.names_in(length)
+    return any(names & function.names_in(condition) for condition in conditions_around(function, access))
 
 
 def _is_block(function: Function, row: Node, blocks: frozenset[str]) -> bool:

@@ -47,7 +47,9 @@ _CLAMPS = ("min", "max", "assert", "__builtin_assume", "umin")
     summary="A global index is used without any check against the size",
     why="""
     The grid is rounded up to whole blocks: when the size is no multiple of the block, the last threads access memory
-    behind the end. Check the index, or state in the launch plan that the size divides (`where: N % 256 == 0`).
+    behind the end. Check the index, or state in the launch plan that the size divides (`where: N % 256 == 0`). Host
+    code that refuses other sizes before it launches `n / 256` blocks, by a return, an exception or an assertion, is
+    enough as well.
     """,
     bad="""
     __global__ void scale(const float* __restrict__ x, float* __restrict__ out, int n) {

@@ -94,11 +94,17 @@ def _is_one_block(grid: str) -> bool:
 _QUOTIENT = re.compile(r"(\w+)\s*/\s*\w+")
 
 
+_CHECK = r"(?i:assert|check|require|expect|ensure|enforce|verify)\w*\s*\([^;]*"
+_REFUSAL = r"[^;{}]*(?:\{[^{}]*)?(?:\b(?:return|throw|exit|abort)\b|\Z)"
+
+
 def _divides_exactly(grid: str, before: str) -> bool:
-    """Return whether every quotient of a grid is of a size of which the host asks for a remainder, as where it refuses
-    or pads others: ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
+    """Return whether every quotient of a grid is of a size whose remainder the host handles: it checks it, refuses or
+    pads other sizes, launches only the ones that divide or names the remainder. A warning alone is not enough:
+    ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
     sizes = [] if re.search(r"[-+]|\w\(", grid.replace("dim3(", "")) else _QUOTIENT.findall(grid)
-    return bool(sizes) and all(re.search(rf"\b{size}\s*%", before) for size in sizes)
+    ways = rf"(?:{_CHECK}|\w\s*=(?!=)[^;]*)\b%s\s*%%|\b%s\s*%%{_REFUSAL}|\b%s\s*%%[^;{{}}]*\b%s\s*\+="
+    return bool(sizes) and all(re.search(ways.replace("%s", size).replace("%%", "%"), before) for size in sizes)
 
 
 def _number(text: str, defined: Mapping[str, str]) -> int | None:

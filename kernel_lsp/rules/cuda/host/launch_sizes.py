@@ -109,10 +109,32 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         if n is not None and divisor is not None and is_multiple and n % divisor:
             return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
         is_checked = kernel in function.file.tail_checked_kernels and "%" not in _STRING.sub("", function.text)
+        is_checked = is_checked and not (grid_of is function and _is_rounded(function, left, right, divisor))
         if n is None and is_checked and (is_multiple or threads_of.source(blocks[axis]) in _factors(function, right)):
             rest = f"{function.source(left)} % {divisor or function.source(right)}"
             return f"grid rounds down: the last `{rest}` elements have no thread, round it up"
     return ""
+
+
+_ROUNDING_CALL = re.compile(r"round|pad|align|multiple", re.IGNORECASE)
+
+
+def _is_rounded(function: Function, size: Node, right: Node, divisor: int | None) -> bool:
+    """Return whether a size is defined as a multiple of the divisor: ``(n + 255) / 256 * 256`` or ``n & ~255``."""
+    variable, value = function.variable(size), definition(function, size)
+    if variable is not None and any(re.search(r"[*&+]|<<", function.source(write)) for write in variable.writes):
+        return True
+    if value is None:
+        return False
+    if value.type != "binary_expression":
+        return value.type == "call_expression" and _ROUNDING_CALL.search(function.callee(value)) is not None
+    if function.operator(value) != "*":
+        return function.operator(value) in ("&", "<<")
+    factors = product_of(function, value)
+    numbers = [known_value(function, each) for each in factors]
+    is_multiple = divisor is not None and any(each is not None and each % divisor == 0 for each in numbers)
+    names = _factors(function, right)
+    return is_multiple or (names != set() and names <= {function.source(each) for each in factors})
 
 
 _CEILING = re.compile(r"\bceilf?\(\s*((?:\w+|\w+\.size\(\))\s*/\s*\w+)\s*\)")
@@ -206,8 +228,12 @@ def _without_tail(function: Function, call: Node) -> str:
         return ""
     for argument in function.arguments(call):
         quotient = _quotient(function, argument)
-        if quotient is not None and function.source(quotient[1]) == (vectors[1] or vectors[2]):
-            n, width = function.source(quotient[0]), vectors[1] or vectors[2]
+        width = int(vectors[1] or vectors[2])
+        if quotient is not None and function.source(quotient[1]) == str(width):
+            known, n = known_value(function, quotient[0]), function.source(quotient[0])
+            is_exact = known is not None and known % width == 0
+            if is_exact or _is_rounded(function, quotient[0], quotient[1], width):
+                return ""
             return f"the last `{n} % {width}` elements are in no vector: handle them, or check that there are none"
     return ""
 

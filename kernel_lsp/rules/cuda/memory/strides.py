@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import takewhile
@@ -27,6 +28,8 @@ from kernel_lsp.rules.rule import Hit
 MAX_NEIGHBOUR_STRIDE = 4
 """Maximum stride in elements between consecutive threads. Up to this, later lines usually use the other elements of
 the same sectors."""
+MAX_SMALL_BLOCK = 128
+"""Maximum threads of a single block whose strides cost too little to report: one warp per scheduler."""
 SECTOR_ELEMENTS = 8
 """Elements of 4 bytes per sector of 32 bytes."""
 _MACRO_NAME = re.compile(r"[A-Z_][A-Z0-9_]+")
@@ -47,7 +50,8 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
     why="""
     A warp reads memory in sectors of 32 bytes. When the index grows by more than a few elements from thread to thread,
     each thread needs a sector of its own: 32 of them instead of 4 for one warp's floats. Let `threadIdx.x` run along
-    the contiguous dimension.
+    the contiguous dimension. A row and a column of one square matrix, read by the same thread, are left alone, and so
+    is a kernel that is launched as one block only, of at most 128 threads or without a loop around the access.
     """,
     bad="""
     __global__ void copy_rows(const float* __restrict__ x, float* __restrict__ out, int n, int d) {
@@ -65,8 +69,11 @@ _PICKS_THREADS = re.compile(r"[%&]|==")
 )
 def strided_access(function: Function) -> Iterator[Hit]:
     reported: set[int] = set()
-    if function.launches and all(launch.is_one_block for launch in function.launches):
-        return  # one block has too few sectors to wait for
+    is_one_block = bool(function.launches) and all(launch.is_one_block for launch in function.launches)
+    if is_one_block:  # waits for few sectors, except in the loops of many threads
+        is_small = all(math.prod(launch.block) <= MAX_SMALL_BLOCK for launch in function.launches)
+        yield from () if is_small else _strided_accesses(function, is_in_loop=True)
+        return
     for found in _strided_accesses(function):
         reported.add(found.range.start_line)
         yield found
@@ -93,7 +100,8 @@ MIN_STRUCTURE_BYTES = 32
 """Bytes of a structure from which each thread's member lies in a sector of its own."""
 
 
-def _strided_accesses(function: Function) -> Iterator[Hit]:
+def _strided_accesses(function: Function, is_in_loop: bool = False) -> Iterator[Hit]:
+    """Yield the accesses with a large stride between consecutive threads; `is_in_loop` leaves out those in no loop."""
     file, subscripts = function.file, function.subscripts
     arrays = tuple({variable.name for variable in function.all_variables() if variable.is_pointer})
     possible, settled = possible_names(function), set[str]()
@@ -113,7 +121,7 @@ def _strided_accesses(function: Function) -> Iterator[Hit]:
                 settled.add(text)
             continue
         subscript = subscripts[index]
-        if _is_in_tail(function, subscript):
+        if _is_in_tail(function, subscript) or (is_in_loop and function.loop_around(subscript) is None):
             continue
         reach = reach_of(function, subscript)
         is_needed = _is_wrapped(function, subscript) or _is_read_transposed(function, subscript)
