@@ -9,6 +9,7 @@ from functools import cached_property
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.attention import find_attention
 from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttention, find_gradients
+from kernel_lsp.generate.codegen.products.thread_rows import may_go_by_thread_rows
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
@@ -329,8 +330,9 @@ class _Planner:
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
         has_library = library_plan(tensor, definition) is not None
         has_tensor_cores = self._operand(tensor, definition) is not None
-        offered = [("tensor_cores", has_tensor_cores), ("library", has_library)]
-        found = ["direct", "rows", "tiled", "split_warps", "register_tiles", "thread_rows"]
+        has_thread_rows = may_go_by_thread_rows(tensor, definition)
+        offered = [("thread_rows", has_thread_rows), ("tensor_cores", has_tensor_cores), ("library", has_library)]
+        found = ["direct", "rows", "tiled", "split_warps", "register_tiles"]
         return found + [way for way, is_offered in offered if is_offered]
 
     def _default_contraction(self, tensor: Tensor, definition: Reduction) -> str:

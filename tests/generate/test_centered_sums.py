@@ -1,4 +1,4 @@
-"""Means and sums of what a norm has centered: from the sums of lines, without another pass over the elements."""
+"""Means of what a norm has centered: from the sums of lines, without another pass over the elements."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check(layer: str, x: Any, *, columns: int = 4, after: str = "", **how: Any) 
     ways |= {name: 2 for name in offered if name.endswith(".rows_per_thread")}
     assert program.is_valid(ways)
     found = check_program(program, schedule=ways, **how).text
-    assert "right_tile" in found
+    assert "sums[ROWS][TN]" in found
     return found
 
 
@@ -68,6 +68,23 @@ def test_a_parameter_may_have_the_name_of_a_local_variable() -> None:
     assert "value = value_2[" in found.text
 
 
+@pytest.mark.parametrize(
+    ("layer", "x", "is_offered"),
+    [
+        ("nn.Linear(3072, 64)", tensor("x", 5, 3072), True),  # 4 columns fit shared memory
+        ("nn.Linear(3073, 8)", tensor("x", 5, 3073), False),
+        ("nn.Linear(8, 8, dtype=torch.float64)", tensor("x", 5, 8, dtype="f64"), False),
+        ("nn.ConvTranspose2d(4, 8, 4, stride=2)", tensor("x", 3, 4, 9, 9), False),
+        ("lambda x: x @ x.T", tensor("x", 5, 8), False),  # an unknown number of terms
+    ],
+)
+def test_rows_of_threads_are_offered_where_they_are_valid(layer: str, x: Any, is_offered: bool) -> None:
+    program = plan_text(MODULE.format(layer=layer, after=""), symbol="M", inputs=[x])
+    found = [knob for knob in program.knobs if "thread_rows" in knob.values]
+    assert bool(found) == is_offered
+    assert all(program.is_valid({knob.name: "thread_rows"}) for knob in found)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
     torch_type = {"f16": "torch.float16", "bf16": "torch.bfloat16"}[dtype]
@@ -78,7 +95,7 @@ def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
     ("layer", "n_images", "default"),
     [
         ("nn.Conv3d(3, 24, 3)", 16, "thread_rows"),
-        ("nn.Conv3d(3, 24, 3)", 2, "tensor_cores"),  # too few rows for 8 per thread
+        ("nn.Conv3d(3, 24, 3)", 2, "tensor_cores"),  # fewer than 2048 rows per multiprocessor
         ("nn.Conv3d(3, 96, 3)", 16, "tensor_cores"),
     ],
 )

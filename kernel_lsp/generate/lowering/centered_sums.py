@@ -1,4 +1,4 @@
-"""Sums of what a norm has centered, such as the mean of a group norm: found from the sums of the lines along which the
+"""Means of what a norm has centered, such as the mean of a group norm: found from the sums of the lines along which the
 norm's factors stay the same.
 
 ``sum(w * r * (v - (p + d)) + b)`` over a line where w, r and b are constant is ``w * r * (sum(v - p) - n * d) + n *
@@ -32,7 +32,8 @@ class _Centered:
 
 
 def centered_sum(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType) -> Tensor | None:
-    """Return the sum over axes, without them, of elements that a norm has centered; None for others."""
+    """Return the sum that a mean over axes divides, without them, of elements that a norm has centered; None for
+    others."""
     domain = builder.variables(source.shape, prefix="r")
     found = _centered(Access(source, positions(domain)))
     if found is None or found.distance.dtype != dtype:

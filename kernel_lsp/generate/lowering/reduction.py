@@ -81,15 +81,11 @@ def _mean(call: Call) -> Tensor:
 def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
     """Return the mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
-    total = sum_over(builder, source, axes, dtype)
+    total = centered_sum(builder, source, axes, dtype) or builder.reduction(
+        "sum", dtype, source.shape, axes, elements(source, dtype), name="sum"
+    )
     count = count_of(element_count(source.shape, axes), dtype)
     return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
-
-
-def sum_over(builder: Builder, source: Tensor, axes: Sequence[int], dtype: DType, *, name: str = "sum") -> Tensor:
-    """Return the sum over axes, without them."""
-    found = centered_sum(builder, source, axes, dtype)
-    return found or builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name=name)
 
 
 def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from kernel_lsp.generate.codegen.products.split_schedule import (
     SplitSchedule,
     is_valid_split_schedule,
 )
-from kernel_lsp.generate.codegen.products.thread_rows import PACK, ThreadRowSchedule
+from kernel_lsp.generate.codegen.products.thread_rows import PACK, ThreadRowSchedule, max_columns
 from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED_LAUNCH_BYTES
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import product
@@ -133,10 +133,13 @@ def _n_tiles(tensor: Tensor, definition: Reduction, workload: Workload) -> int:
 
 
 MAX_COLUMNS_PER_THREAD = 32
+"""Maximum columns of a thread by default; wider contractions have several tiles."""
 MIN_COLUMNS_OF_THREAD_ROWS = 8
+"""Minimum columns of a contraction that goes by rows of threads by default: one read of the left factor serves all."""
 MAX_COLUMNS_OF_THREAD_ROWS = 64
+"""Maximum columns of such a contraction: with more, tensor cores repay what they stage."""
 MAX_TERMS_OF_THREAD_ROWS = 192
-"""Maximum columns and terms of a contraction by rows of threads: with more, tensor cores repay what they stage."""
+"""Maximum terms (products per result) of such a contraction: with more, tensor cores repay what they stage."""
 WINDOW_CHANNELS = 8
 """Input channels that windows take at a time, on tensor cores."""
 MIN_ROWS_PER_MULTIPROCESSOR = 2048
@@ -167,9 +170,11 @@ def suits_thread_rows(tensor: Tensor, definition: Reduction, workload: Workload)
 
 
 def default_thread_rows(group: ContractionGroup, workload: Workload) -> ThreadRowSchedule:
-    """Return the widest tile of up to 32 columns that fits the columns, and as many rows as make 64 sums."""
+    """Return the widest tile of up to 32 columns that fits the columns and shared memory, and as many rows as make 64
+    sums."""
     n_columns = workload.size(group.n.extent)
     n_tiles = -(-n_columns // MAX_COLUMNS_PER_THREAD)
-    tile_n = -(-n_columns // (n_tiles * PACK)) * PACK
+    widest = max_columns(group.k.extent.constant, group.tensor.dtype)
+    tile_n = min(-(-n_columns // (n_tiles * PACK)) * PACK, max(PACK, widest))
     rows = next(rows for rows in (8, 6, 4, 2, 1) if rows * tile_n <= MAX_SUMS_PER_THREAD)
     return ThreadRowSchedule(tile_n, rows, 256)

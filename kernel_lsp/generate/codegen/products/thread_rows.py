@@ -25,9 +25,10 @@ from kernel_lsp.generate.codegen.products.matmul import declare_batch, with_batc
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, plain_read
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index
+from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import ravel
+from kernel_lsp.generate.ir.tensor import Reduction, Tensor
 
 _NAMES = "m0 n0 m n k i j e v value batch sums left right right_tile pack TN ROWS THREADS"
 LOCAL_NAMES = tuple(_NAMES.split())
@@ -35,9 +36,9 @@ ROW_SERIAL = 1 << 23
 PACK = 4
 """Columns per load from shared memory: 16 bytes of f32."""
 MAX_SHARED_BYTES = 48 << 10
-MAX_TERMS = 1024
+"""Maximum bytes of the right factor in a block's static shared memory."""
 MAX_UNROLLED_TERMS = 9
-"""Maximum terms in the body of the innermost loop: with more, a body of 200 sums exceeds the instruction cache."""
+"""Maximum terms in the body of the innermost loop, so that the instruction cache holds it: 576 products of 64 sums."""
 OTHER_REGISTERS = 40
 """Estimated registers of a thread besides its sums."""
 
@@ -55,14 +56,28 @@ class ThreadRowSchedule:
         return self.threads * self.rows
 
 
+def max_columns(n_terms: int | None, dtype: DType) -> int:
+    """Return the number of columns, a multiple of `PACK`, whose right factor fits shared memory; 0 where the kernel
+    supports no such sums: their number of terms is unknown or too large, or they are f64."""
+    if n_terms is None or dtype == DType.F64:
+        return 0
+    return MAX_SHARED_BYTES // (max(1, n_terms) * max(4, dtype.itemsize)) // PACK * PACK
+
+
+def may_go_by_thread_rows(tensor: Tensor, definition: Reduction) -> bool:
+    """Return True if some schedule of rows of threads is valid for the contraction."""
+    assert definition.contraction is not None
+    n_terms = product(variable.extent for variable in definition.reduced).constant
+    return definition.contraction.phases is None and max_columns(n_terms, tensor.dtype) > 0
+
+
 def is_valid_thread_rows(schedule: ThreadRowSchedule, group: ContractionGroup) -> bool:
-    """Check that the terms are a known number, that the right factor fits shared memory, and the sums registers."""
-    n_terms, dtype = group.k.extent.constant, group.tensor.dtype
+    """Check that the right factor of a known number of terms fits shared memory, and the sums fit registers."""
+    dtype = group.tensor.dtype
     n_registers = schedule.rows * schedule.tile_n * max(1, dtype.itemsize // 4) + OTHER_REGISTERS
     fits = n_registers <= 255 and n_registers * schedule.threads <= REGISTERS_PER_BLOCK
-    n_bytes = (n_terms or 0) * schedule.tile_n * max(4, dtype.itemsize)
-    is_known = n_terms is not None and group.phases is None
-    return is_known and fits and n_bytes <= MAX_SHARED_BYTES and schedule.tile_n % PACK == 0 and dtype != DType.F64
+    widest = max_columns(group.k.extent.constant, dtype)
+    return group.phases is None and fits and schedule.tile_n <= widest and schedule.tile_n % PACK == 0
 
 
 def thread_row_comment(schedule: ThreadRowSchedule, name: str, written: str) -> str:
