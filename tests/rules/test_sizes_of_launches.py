@@ -228,6 +228,13 @@ void run(float* x, int m) {
     zero<<<(n / 4 + 255) / 256, 256>>>((float4*)x, n / 4);
 }
 """
+ALIAS = """
+template <typename T> T twice(T a) { return a + a; }
+using HOLE = unsigned char;
+void upload(T* device, const T* host, size_t count) {
+    CHECK(cudaMemcpy(device, host, count, cudaMemcpyHostToDevice));
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -264,6 +271,7 @@ void run(float* x, int m) {
         ("KL256", PADDED, "n * 100", "n * 2048"),
         ("KL256", PADDED, "n + 1023", "(n + 1023) & ~1023"),
         ("KL256", PADDED, "n", "n; size = (size + 1023) / 1024 * 1024"),
+        ("KL254", ALIAS, "U", "T"),
         ("KL256", QUARTERS, "m * 3", "m * 1024"),
         ("KL256", QUARTERS, "(1 << 20) + 1", "1 << 20"),
         ("KL238", CONSTEXPR, "THREADS > 0", "THREADS <= ROW"),

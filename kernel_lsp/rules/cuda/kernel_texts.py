@@ -44,10 +44,11 @@ def identifiers_in(text: bytes) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def type_parameters(text: str) -> frozenset[str]:
-    """Return the names of types that are parameters of templates."""
-    return (
-        frozenset(re.findall(r"\b(?:typename|class)\s+(\w+)\s*(?=[,>=])", text)) if "template" in text else frozenset()
-    )
+    """Return the names of types that are parameters of templates, and no other type's name in the text."""
+    if "template" not in text:
+        return frozenset()
+    parameters = re.findall(r"\b(?:typename|class)\s+(\w+)\s*(?=[,>=])", text)
+    return frozenset(parameters).difference(re.findall(r"\b(?:using\s+(?=\w+\s*=)|struct\s+)(\w+)", text))
 
 
 _WORD_AT_END = re.compile(r"\b\w+\s*\Z")
