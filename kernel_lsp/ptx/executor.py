@@ -150,8 +150,6 @@ class ExecutionReport:
 
 
 TRY_AGAIN = "check again when the machine is idle"
-DIED = "the PTX executor died"
-KILLED = f"{DIED} (exit {-signal.SIGKILL})"
 KILLED_WHILE_LOADING = (
     "the PTX executor was killed (signal 9) while it compiled the kernel; machines whose memory is full do that: "
     "close other programs, or run fewer commands side by side"
@@ -211,7 +209,7 @@ class PtxExecutor:
         request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
         replied = await self._process.ask({**request, "cpu_s": cpu_s}, deadline_s=WALL_PER_CPU * cpu_s)
         answer = self._noted(replied, cpu_s)
-        if isinstance(answer, Crashed) and answer.message.startswith(KILLED):
+        if isinstance(replied, Died) and replied.returncode == -signal.SIGKILL:
             return Unsupported(message=KILLED_WHILE_LOADING)
         if not isinstance(answer, dict):
             return answer
@@ -293,7 +291,7 @@ def _reply(outcome: Answered | Died | Overran, cpu_s: float) -> dict[str, Any] |
         case Died(returncode) if returncode in OUT_OF_CPU:
             return TimedOut(message=f"no answer within {cpu_s:g} s of CPU time", deadline_s=cpu_s)
         case Died(returncode, stderr):
-            return Crashed(message=f"{DIED} (exit {returncode}): {stderr.strip()[-500:]}")
+            return Crashed(message=f"the PTX executor died (exit {returncode}): {stderr.strip()[-500:]}")
         case Answered(reply) if "error" in reply:
             raise InternalError(f"the PTX executor refused a request: {reply['error']}")
         case Answered(reply):
