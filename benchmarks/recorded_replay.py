@@ -107,8 +107,13 @@ def _searched(task: RecordedTask, strategy: str) -> list[dict[str, Any]]:
         replay = ["--model", "manual", "--replay", str(task.recording(strategy)), "--device", "cpu", "--out", str(out)]
         backward = ["--backward"] if task.backward else []
         _kernel_lsp(["optimize", target, *search, *replay, *backward], folder)
-        _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
-        rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+        return exported_kernels(folder)
+
+
+def exported_kernels(folder: Path) -> list[dict[str, Any]]:
+    """The replies' kernels in the folder's last run, with what became of them."""
+    _kernel_lsp(["export", "last", "--format", "jsonl", "--out", "rows.jsonl"], folder)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     return [{name: row[name] for name in KEPT} for row in rows]
 
 

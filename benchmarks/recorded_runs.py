@@ -7,7 +7,7 @@
 `recorded_runs/` holds, for each task and strategy, the replies of one model as the `manual` provider took them:
 prompts as sent, replies as received. `replay` runs `kernel-lsp optimize --replay` on the CPU executor, prints what
 became of each reply and writes the kernels beside the recording. `measure` reaches a full verdict on each of these
-kernels, on those of the search that went on from them (`recorded_refine.py`) and on the generator's seeds, and compares
+kernels, on those of the search that went on from them (`recorded_search.py`) and on the generator's seeds, and compares
 the best of a search with the best of as many independent replies (best-of-n). Floors are computed, not measured:
 `report` computes them anew, and writes them and the means into the file.
 """

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "recorded_runs"
 STRATEGIES = ("evolve", "best-of-n")
 REFINED = "refine"
-"""The search that goes on from the others' kernels (`recorded_refine.py`)."""
+"""The search that goes on from the others' kernels (`recorded_search.py`)."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""A further search from the recorded kernels, on a GPU, whose prompts quote what was measured; replies by hand.
+"""Searches on a GPU, whose prompts quote what was measured there; replies by hand.
 
-    python benchmarks/recorded_refine.py run STATE [--only NAME]... [--device cuda]   # begin, or go on with replies
-    python benchmarks/recorded_refine.py prompts STATE                               # which prompts have no reply
-    python benchmarks/recorded_refine.py keep STATE                                  # into recorded_runs/
+    python benchmarks/recorded_search.py run STATE SEARCH [--only NAME]... [--device cuda]  # begin, or go on
+    python benchmarks/recorded_search.py prompts STATE SEARCH                        # which prompts have no reply
+    python benchmarks/recorded_search.py keep STATE SEARCH                           # into recorded_runs/
 
-`run` starts ``kernel-lsp optimize --model manual`` for each task, from the fastest kernels that its recordings hold (as
-MEASURED), and ends when every search is over or waits for replies: prompts are ``STATE/prompts/KEY.prompt.md``, and a
-reply goes into ``KEY.reply.md`` beside it. STATE may move between machines as long as its path is the same there.
-`keep` writes a recording and its kernels for each task, whether its search is over or not.
+SEARCH is a row of SEARCHES. `run` starts ``kernel-lsp optimize --model manual`` for each of its tasks, `refine` from
+the fastest kernels that the task's recordings hold (as MEASURED) and the others from the generator's, and ends when
+every search is over or waits for replies: prompts are ``STATE/SEARCH/prompts/KEY.prompt.md``, and a reply goes into
+``KEY.reply.md`` beside it. STATE may move between machines as long as its path is the same there. `keep` writes a
+recording and its kernels for each task, whether its search is over or not.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recorded_replay import exported_kernels
 from recorded_tasks import REFINED, ROOT, STRATEGIES, RecordedTask, copy_target, read_tasks
 
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -29,7 +32,7 @@ from kernel_lsp.evolve.archive.archive import FOLDER_NAME, Archive
 from kernel_lsp.evolve.archive.model_records import record_run
 
 MEASURED = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
-TASKS = (
+REFINED_TASKS = (
     "cross_entropy",
     "layernorm",
     "softmax_temperature",
@@ -41,13 +44,38 @@ TASKS = (
     "sgd_momentum",
 )
 """Those whose best kernel leaves room above the floor, or is slower than PyTorch's best."""
-GENERATIONS, PROPOSALS = 2, 3
 N_GIVEN = 3
-"""Kernels that a search begins from."""
+"""Kernels that a refining search begins from."""
+FAR_TASKS = ("top_k", "kl_divergence", "normalize_image")
+"""Of each file of `suite/practical` the f32 forward that is farthest from its limit, of the three files whose one is
+farthest; those that have recordings already left out."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Which tasks, and how many replies for each. `is_refining` starts from recorded kernels."""
+
+    tasks: tuple[str, ...]
+    generations: int
+    proposals: int
+    is_refining: bool = False
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Nobody replies while it runs, torch.compile's modes are worth waiting for, and six proposals are too few to
+        divide. Forty replies are wanted whatever they gain, and a repair would be one more."""
+        common = {"KERNEL_LSP_MANUAL_WAIT_S": "0", "KERNEL_LSP_BASELINE_WAIT_S": "60", "KERNEL_LSP_ISLANDS": "1"}
+        whole = {"KERNEL_LSP_EARLY_STOP": "off", "KERNEL_LSP_REPAIR_ROUNDS": "0"}
+        return common if self.is_refining else common | whole
+
+
+SEARCHES = {
+    REFINED: Search(REFINED_TASKS, 2, 3, is_refining=True),
+    "evolve": Search(FAR_TASKS, 4, 10),
+    "best-of-n": Search(FAR_TASKS, 1, 40),
+}
 N_TASKS_AT_ONCE = 5
 """Each has several processes that compile, and three or more that hold a CUDA context."""
-SEARCH = {"KERNEL_LSP_MANUAL_WAIT_S": "0", "KERNEL_LSP_BASELINE_WAIT_S": "60", "KERNEL_LSP_ISLANDS": "1"}
-"""Nobody replies while it runs; torch.compile's modes are worth waiting for; six proposals are too few to divide."""
 OVER, WAITING = "over", "waits for replies"
 EXIT_INTERRUPTED = 130
 """Exit status of `kernel-lsp optimize`, where it waits for replies, too."""
@@ -57,27 +85,27 @@ TAIL_CHARACTERS = 1500
 
 def main() -> int:
     options = _options()
-    state = options.state.absolute()
-    tasks = [task for task in read_tasks() if task.name in (options.only or TASKS)]
+    search, state = SEARCHES[options.search], options.state.absolute() / options.search
+    tasks = [task for task in read_tasks() if task.name in (options.only or search.tasks)]
     if options.command == "run":
-        return asyncio.run(_run_all(tasks, state, options.device, options.deadline_s))
+        return asyncio.run(_run_all(search, tasks, state, options.device, options.deadline_s))
     if options.command == "prompts":
         print("\n".join(path.name for path in _unanswered(state)))
         return 0
     for task in tasks:
-        _keep(task, state / task.name)
+        _keep(options.search, task, state / task.name)
     return 0
 
 
 # --- below: running
 
 
-async def _run_all(tasks: Sequence[RecordedTask], state: Path, device: str, deadline_s: float) -> int:
+async def _run_all(search: Search, tasks: Sequence[RecordedTask], state: Path, device: str, deadline_s: float) -> int:
     side_by_side, ending = asyncio.Semaphore(N_TASKS_AT_ONCE), time.monotonic() + deadline_s
 
     async def one(task: RecordedTask) -> str:
         async with side_by_side:
-            end, said = await _run(task, state / task.name, device, ending - time.monotonic())
+            end, said = await _run(search, task, state / task.name, device, ending - time.monotonic())
         print(f"{task.name}: {end}" + ("" if end in (OVER, WAITING) else f"\n{said}"), flush=True)
         return end
 
@@ -86,12 +114,12 @@ async def _run_all(tasks: Sequence[RecordedTask], state: Path, device: str, dead
     return 0 if all(end in (OVER, WAITING) for end in ends) else 1
 
 
-async def _run(task: RecordedTask, folder: Path, device: str, deadline_s: float) -> tuple[str, str]:
+async def _run(search: Search, task: RecordedTask, folder: Path, device: str, deadline_s: float) -> tuple[str, str]:
     """Return how it ended, and what it said last. A search that is cut short goes on in the next call."""
     before = _status(folder)
     if before == "finished" or deadline_s <= 0:
         return OVER if before == "finished" else "not begun in time", ""
-    arguments = ["optimize", "--resume", "last"] if before else _begin(task, folder, device)
+    arguments = ["optimize", "--resume", "last"] if before else _begin(search, task, folder, device)
     log = folder / "log.txt"
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
@@ -100,7 +128,7 @@ async def _run(task: RecordedTask, folder: Path, device: str, deadline_s: float)
             "kernel_lsp",
             *arguments,
             cwd=folder,
-            env=_environment(folder.parent),
+            env=_environment(search, folder.parent),
             stdout=out,
             stderr=out,
         )
@@ -123,19 +151,21 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _begin(task: RecordedTask, folder: Path, device: str) -> list[str]:
+def _begin(search: Search, task: RecordedTask, folder: Path, device: str) -> list[str]:
     """The command line of a new search, in a workspace of its own."""
     (folder / FOLDER_NAME).mkdir(parents=True, exist_ok=True)
     target = copy_target(task, folder)
     given = folder / "given"
     given.mkdir(exist_ok=True)
     seeds = []
-    for name, text in _fastest(task):
+    for name, text in _fastest(task) if search.is_refining else ():
         (given / f"{name}.cu").write_text(text)
         seeds += ["--seed-kernel", f"given/{name}.cu"]
-    search = ["--generations", str(GENERATIONS), "--proposals", str(PROPOSALS), "--device", device]
+    size = ["--generations", str(search.generations), "--proposals", str(search.proposals)]
+    strategy = ["--strategy", "evolve" if search.is_refining else folder.parent.name]
     out = ["--model", "manual:../prompts", "--out", str(folder.parent / f"out_{task.name}")]
-    return ["optimize", target, *seeds, *search, *out, *(["--backward"] if task.backward else [])]
+    backward = ["--backward"] if task.backward else []
+    return ["optimize", target, *seeds, *size, *strategy, "--device", device, *out, *backward]
 
 
 def _fastest(task: RecordedTask) -> list[tuple[str, str]]:
@@ -172,11 +202,11 @@ def _status(folder: Path) -> str:
         return next((run.status for run in archive.runs()), "")
 
 
-def _environment(state: Path) -> dict[str, str]:
+def _environment(search: Search, state: Path) -> dict[str, str]:
     """With a cache that goes where the state goes: times of PyTorch's modes hold for the same GPU."""
     cache = {"KERNEL_LSP_CACHE_DIRECTORY": str(state / "cache")}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, **SEARCH, **cache, "PYTHONPATH": path}
+    return {**os.environ, **search.settings, **cache, "PYTHONPATH": path}
 
 
 def _unanswered(state: Path) -> list[Path]:
@@ -188,25 +218,14 @@ def _unanswered(state: Path) -> list[Path]:
 # --- below: keeping
 
 
-def _keep(task: RecordedTask, folder: Path) -> None:
-    """A proposal need not be settled: its repair may wait for a reply for ever. `outcome` is where it stood then."""
+def _keep(strategy: str, task: RecordedTask, folder: Path) -> None:
+    """A proposal need not be settled: its repair may wait for a reply for ever. Its `outcome` is empty then."""
     if not _status(folder):
         return
     with Archive(folder) as archive:
-        run_id = archive.run("last").run_id
-        record_run(archive, run_id, task.recording(REFINED))
-        outcomes = {verdict.candidate_id: verdict.outcome.kind for verdict in archive.verdicts(run_id)}
-        proposed = [each for each in archive.candidates(run_id) if each.origin.proposer == "model"]
-    kernels = [
-        {
-            "operator": each.origin.operator,
-            "name": each.origin.description,
-            "outcome": outcomes.get(each.id, ""),
-            "kernel": each.text,
-        }
-        for each in proposed
-    ]
-    task.kernels(REFINED).write_text(json.dumps(kernels, indent=1) + "\n")
+        record_run(archive, archive.run("last").run_id, task.recording(strategy))
+    kernels = exported_kernels(folder)
+    task.kernels(strategy).write_text(json.dumps(kernels, indent=1) + "\n")
     print(f"{task.name}: kept {len(kernels)} kernels")
 
 
@@ -214,6 +233,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("run", "prompts", "keep"))
     parser.add_argument("state", type=Path)
+    parser.add_argument("search", choices=tuple(SEARCHES))
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--deadline-s", type=float, default=540.0, help="searches that are not over then are cut short")
