@@ -26,7 +26,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
     pattern_of,
 )
-from kernel_lsp.generate.ir.workload import AMPERE, HOPPER, Workload
+from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.library import (
     LibraryPlan,
     attention_plan,
@@ -238,10 +238,9 @@ class _Planner:
 
     def _joins_longer_rows(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Return True if a cluster that keeps a longer row on chip also finds the sums of its lines."""
-        if tensor in self.outputs or self.workload.capability < HOPPER or not self.rows.is_of_lines(definition):
+        if tensor in self.outputs or not self.rows.is_of_lines(definition):
             return False
-        what = "sums of the lines of longer rows, in their kernel"
-        return bool(self.choices.pick_int(f"{name}.of_lines", (0, 1), 1, what))
+        return bool(self.choices.pick_int(f"{name}.of_lines", (0, 1), 1, "sums of the lines of rows, in their kernel"))
 
     def _is_flat(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
         """Flatten a sum of weighted sums where another reduction walks over all their terms. The gradient of a group
@@ -253,11 +252,9 @@ class _Planner:
         read = {access.tensor for access in accesses(with_pointwise_inlined(definition.body))}
         is_wide = all(access.dtype.itemsize >= 4 for access in accesses(found.body))
         default = int(is_wide or not read.isdisjoint(self.of_lines))
-        is_flat = bool(
-            self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
-        )
+        is_flat = self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
         self.flat += [(tensor, found)] if is_flat else []
-        return is_flat
+        return bool(is_flat)
 
     def gathers_rows(self, tensor: Tensor) -> bool:
         """Return True if rows gather their updates: many of them, atomic additions to a tensor past the L2 cache wait
@@ -385,9 +382,7 @@ class _Planner:
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Split few long rows over blocks; a second kernel combines their results."""
-        if definition.kind not in SPLITTABLE:
-            return
-        if self._plan_lines(tensor, definition, name):
+        if definition.kind not in SPLITTABLE or self._plan_lines(tensor, definition, name):
             return
         beside_rows = self.rows.parts_beside_rows(definition)
         usual = self.rows.usual(definition)
@@ -407,9 +402,12 @@ class _Planner:
         """Yield the consumers that read the rows again and belong to the launch of the reduction: blocks share them."""
         if definition.kind not in SHAREABLE_KINDS or pattern_of(definition)[-1:][0][0] != "r":
             return
+        yield from (r for r in self._reading_rows(tensor, definition) if not self._awaits_other_rows(r, tensor))
+
+    def _reading_rows(self, tensor: Tensor, definition: Reduction) -> list[Tensor]:
+        """Return what depends on the reduction and walks over as many elements as it does."""
         n_elements = self._size(product(variable.extent for variable in definition.domain))
-        readers = [reader for reader in self._readers(tensor) if self._n_walked(reader) == n_elements]
-        yield from (reader for reader in readers if not self._awaits_other_rows(reader, tensor))
+        return [reader for reader in self._readers(tensor) if self._n_walked(reader) == n_elements]
 
     def _awaits_other_rows(self, reader: Tensor, tensor: Tensor) -> bool:
         """Return True if a reader of a reduction also needs one over rows of another length: not in one launch."""
@@ -490,7 +488,8 @@ class _Planner:
         n_leading = self.rows.n_leading(definition)
         if not n_leading:
             return False
-        default = self.rows.is_better_by_lines(definition, self._sharing(tensor, definition))
+        sharing, later = self._sharing(tensor, definition), self._reading_rows(tensor, definition)
+        default = self.rows.is_better_by_lines(definition, sharing, later)
         if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(default), "the parts are rows"):
             return False
         self.splits.append((tensor, -n_leading))

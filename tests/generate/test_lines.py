@@ -63,6 +63,7 @@ def test_moments_of_a_long_row_are_those_of_its_lines() -> None:
     assert checked.n_kernels == 3
 
 
+@pytest.mark.usefixtures("short_lines")
 @pytest.mark.parametrize("way", CLUSTERS)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_a_cluster_finds_the_sums_of_groups_and_of_their_channels(dtype: str, way: str) -> None:
