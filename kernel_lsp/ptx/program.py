@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -92,7 +93,11 @@ class Session:
     def _compiled(self, ptx: str, *, is_quick: bool) -> LoadedModule:
         """Compile a PTX text, unless it was among the last ones."""
         key = (ptx, is_quick)
-        module = self._kept.pop(key, None) or self.compiler.load(ptx, is_quick=is_quick)
+        gc.disable()  # it visits the millions of objects of a network's code again and again: a quarter of the load
+        try:
+            module = self._kept.pop(key, None) or self.compiler.load(ptx, is_quick=is_quick)
+        finally:
+            gc.enable()
         self._kept[key] = module
         if len(self._kept) > MAX_KEPT_MODULES:
             del self._kept[next(iter(self._kept))]

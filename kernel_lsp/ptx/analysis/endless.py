@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.ptx.text.flow import Block, Loop, build_blocks, defined, live_in, loops_of, used
+from kernel_lsp.ptx.text.flow import Block, Loop, build_blocks, live_in, loops_of
 from kernel_lsp.ptx.text.inline import STUBBED_FUNCTIONS, inline_calls
 from kernel_lsp.ptx.text.syntax import (
     Immediate,
@@ -87,7 +87,7 @@ def is_idle(loop: Loop) -> bool:
     """Check that the loop is dead and has no provable end: it only computes values that nothing uses afterwards."""
     if len(loop.outside) != 1 or not all(_is_silent(instruction) for instruction in loop.instructions()):
         return False
-    made = {name for instruction in loop.instructions() for name in defined(instruction)}
+    made = {name for instruction in loop.instructions() for name in instruction.defined}
     return made.isdisjoint(live_in(loop.outside[0])) and not any(_counts(loop, block) for block in loop.exits)
 
 
@@ -112,16 +112,16 @@ def _changing(loop: Loop) -> set[str]:
     writes_local = any(_may_write_local(instruction) for instruction in instructions)
     changing, once = set(loop.carried()), set[str]()
     for instruction in instructions:
-        names = set(defined(instruction))
-        if names & once or not _is_steady(instruction, writes_local) or any(map(_is_moving, used(instruction))):
+        names = set(instruction.defined)
+        if names & once or not _is_steady(instruction, writes_local) or any(map(_is_moving, instruction.used)):
             changing |= names
         once |= names
     n_before = -1
     while len(changing) > n_before:
         n_before = len(changing)
         for instruction in instructions:
-            if not changing.isdisjoint(used(instruction)):
-                changing.update(defined(instruction))
+            if not changing.isdisjoint(instruction.used):
+                changing.update(instruction.defined)
     return changing
 
 
@@ -153,13 +153,13 @@ def _is_silent(instruction: Instruction) -> bool:
     """Check that the instruction has no effect that is observable outside the thread."""
     if instruction.opcode == "ld":
         return not instruction.has("volatile", "acquire", "relaxed", "mmio") or instruction.has("local")
-    return instruction.opcode in PURE_OPCODES and not any(map(_is_moving, used(instruction)))
+    return instruction.opcode in PURE_OPCODES and not any(map(_is_moving, instruction.used))
 
 
 def _counts(loop: Loop, block: Block) -> bool:
     """Check that the exit condition compares a counter: a register that each iteration increments by a number."""
     makers = _makers(loop.instructions())
-    made = {name for instruction in loop.instructions() for name in defined(instruction)}
+    made = {name for instruction in loop.instructions() for name in instruction.defined}
     for name in _conditions(block):
         comparison = makers.get(name)
         if comparison is None or comparison.opcode != "setp":
@@ -182,7 +182,7 @@ def _makers(instructions: Iterable[Instruction]) -> Mapping[str, Instruction]:
     """Map each register with a single definition to the defining instruction."""
     found: dict[str, Instruction | None] = {}
     for instruction in instructions:
-        for name in defined(instruction):
+        for name in instruction.defined:
             found[name] = None if name in found else instruction
     return {name: instruction for name, instruction in found.items() if instruction is not None}
 

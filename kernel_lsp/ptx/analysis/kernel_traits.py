@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kernel_lsp.ptx.text.flow import STRONG_MODIFIERS, Block, Loop, defined, loops_of, used
+from kernel_lsp.ptx.text.flow import STRONG_MODIFIERS, Block, Loop, loops_of
 from kernel_lsp.ptx.text.syntax import Instruction, Register
 
 YIELDING_OPCODES = frozenset(["bar", "barrier", "shfl", "vote", "match", "activemask", "redux", "elect", "mbarrier"])
@@ -122,13 +122,13 @@ def registers_read_as_bits(blocks: Iterable[Block]) -> frozenset[str]:
     copies: list[Instruction] = []
     for instruction in (one for block in blocks for one in block.instructions):
         if not instruction.has(*_FLOATING):
-            found.update(used(instruction))
+            found.update(instruction.used)
         elif instruction.opcode in _COPIES:
             copies.append(instruction)
     n_before = -1
     while len(found) > n_before:
         n_before = len(found)
         for copy in reversed(copies):
-            if not found.isdisjoint(defined(copy)):
-                found.update(used(copy))
+            if not found.isdisjoint(copy.defined):
+                found.update(copy.used)
     return frozenset(found)

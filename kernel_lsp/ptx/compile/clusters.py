@@ -20,7 +20,7 @@ from kernel_lsp.ptx.run.layout import (
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.text.flow import Block, defined, used
+from kernel_lsp.ptx.text.flow import Block
 from kernel_lsp.ptx.text.syntax import Address, Instruction
 
 _LOADS = ("ld", "ldu", "atom", "getctarank", "isspacep", "setp")
@@ -117,7 +117,7 @@ def mapped_registers(blocks: list[Block]) -> frozenset[str]:
         for block in blocks:
             for instruction in block.instructions:
                 if _gives_mapped(instruction, found):
-                    found.update(defined(instruction))
+                    found.update(instruction.defined)
     return frozenset(found)
 
 
@@ -171,4 +171,4 @@ def _generic(e: Emitter, window: str, offset: str) -> str:
 def _gives_mapped(i: Instruction, mapped: set[str]) -> bool:
     if i.opcode == "mapa" or (i.opcode == "cvta" and i.has("shared", "shared__cta", "shared__cluster")):
         return not i.has("to")
-    return i.opcode not in _LOADS and any(name in mapped for name in used(i))
+    return i.opcode not in _LOADS and any(name in mapped for name in i.used)

@@ -46,8 +46,9 @@ from kernel_lsp.ptx.run.layout import (
     Thread,
     window_base,
 )
-from kernel_lsp.ptx.text.flow import CARRY, Block, build_blocks, defined, live_after, used
+from kernel_lsp.ptx.text.flow import Block, build_blocks, live_after
 from kernel_lsp.ptx.text.syntax import (
+    CARRY,
     WIDTH_BITS,
     Function,
     Immediate,
@@ -298,12 +299,12 @@ class Emitter(IrText):
     def give_way(self, instruction: Instruction) -> None:
         """Yield before the instruction. Another thread may end its wait."""
         self.yield_to_scheduler(
-            instruction, self.live_after_current() | frozenset(used(instruction)), Status.OUT_OF_FUEL
+            instruction, self.live_after_current() | frozenset(instruction.used), Status.OUT_OF_FUEL
         )
 
     def give_way_if_interrupted(self, instruction: Instruction) -> None:
         """Yield before a communicating access, in runs with interruptions and up to their limit."""
-        live = self.live_after_current() | frozenset(used(instruction)) if self.can_be_torn else frozenset()
+        live = self.live_after_current() | frozenset(instruction.used) if self.can_be_torn else frozenset()
         is_possible = not self.batch.steps and all(self.storage.get(name) != "i128" for name in live)
         if not self.can_be_torn or not is_talk(instruction) or not is_possible:
             return
@@ -393,7 +394,7 @@ class Emitter(IrText):
         """Complete the batch before an instruction that is not one of its steps, if the instruction depends on it."""
         if not self.batch.steps:
             return
-        touched = {*used(instruction), *defined(instruction)}
+        touched = {*instruction.used, *instruction.defined}
         if meets_others(instruction) or not touched.isdisjoint(self.batch.held):
             self.end_batch(self.live[self.position] | touched)
 

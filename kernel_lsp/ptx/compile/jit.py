@@ -6,10 +6,13 @@ import ctypes
 import ctypes.util
 import hashlib
 import re
+import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from weakref import WeakValueDictionary
 
 import llvmlite.binding as llvm
@@ -119,22 +122,51 @@ attributes #1 = { nounwind }
 """
 
 
-@dataclass(frozen=True)
-class CompiledKernel:
-    """Hold the machine code of a kernel, at `address`."""
+class LoadBudget:
+    """The CPU time that a load leaves of its limit, in seconds, for code that is compiled later: a run's limit is for
+    the run."""
 
-    emitted: EmittedKernel
-    address: int
+    def __init__(self) -> None:
+        self._left_s = signal.getitimer(signal.ITIMER_PROF)[0]
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Replace the limit of the running request. Zero is no limit."""
+        run_s = signal.setitimer(signal.ITIMER_PROF, self._left_s)[0]
+        try:
+            yield
+        finally:
+            self._left_s = signal.setitimer(signal.ITIMER_PROF, run_s)[0]
+
+
+class CompiledKernel:
+    """Hold a kernel and its machine code, which `compile_it` makes when it is first asked for."""
+
+    def __init__(self, emitted: EmittedKernel, compile_it: Callable[[], llvm.ExecutionEngine]) -> None:
+        self.emitted, self._compile_it = emitted, compile_it
+
+    @cached_property
+    def engine(self) -> llvm.ExecutionEngine:
+        """Return the owner of the machine code. Raises UnsupportedPtxError."""
+        try:
+            return self._compile_it()
+        except RuntimeError as error:
+            # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
+            raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
+
+    @cached_property
+    def address(self) -> int:
+        """Return the address of the machine code."""
+        return int(self.engine.get_function_address(self.emitted.name))
 
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """Hold the machine code of a PTX file. `windows` are the address windows of its global and constant variables."""
+    """Hold the kernels of a PTX file. `windows` are the address windows of its global and constant variables."""
 
     module: Module
     kernels: dict[str, CompiledKernel]
     windows: dict[str, int]
-    engines: tuple[llvm.ExecutionEngine, ...]
     endless: tuple[EndlessLoop, ...]
 
 
@@ -164,7 +196,7 @@ class Compiler:
             llvm.add_symbol(name, self._scheduler.get_function_address(name))
 
     def load(self, text: str, *, is_quick: bool = False) -> LoadedModule:
-        """Compile every kernel of a PTX text. `is_quick` takes a third of the time, for slower code. Raises
+        """Translate every kernel of a PTX text. `is_quick` takes a third of the time, for slower code. Raises
         UnsupportedPtxError."""
         module = parse(text)
         windows = {name: FIRST_BUFFER_WINDOW + index for index, name in enumerate(_used_variables(module, text))}
@@ -174,36 +206,41 @@ class Compiler:
         except UnsupportedPtxError as error:
             error.module = module
             raise
-        try:
-            engines = self._engines(emitted, is_quick=is_quick)
-        except RuntimeError as error:
-            # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
-            raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
-        addresses = {
-            one.name: engine.get_function_address(one.name) for one, engine in zip(emitted, engines, strict=True)
-        }
-        kernels = {one.name: CompiledKernel(one, addresses[one.name]) for one in emitted}
+        kernels = {one.name: kernel for one, kernel in zip(emitted, self._kernels(emitted, is_quick), strict=True)}
         endless = tuple(loop for one in emitted for loop in endless_among(one.name, one.blocks))
-        return LoadedModule(module, kernels, windows, tuple(engines), endless)
+        return LoadedModule(module, kernels, windows, endless)
 
-    def _engines(self, emitted: list[EmittedKernel], *, is_quick: bool) -> list[llvm.ExecutionEngine]:
-        """Return the engine of each kernel: one for all of them, or where they are long one for each. An equal long
-        kernel of another module has the same one: most of a network's candidates differ in few kernels."""
+    def _kernels(self, emitted: list[EmittedKernel], is_quick: bool) -> list[CompiledKernel]:
+        """Return the kernels, compiled together, or where they are long one by one. Long ones of small runs are
+        compiled when they are first launched: most such runs end by their instructions in a network's first kernels."""
         passes = QUICK_PASSES if is_quick else KERNEL_PASSES
-        body = _module_text(emitted)
-        if len(body) <= LONG_TEXT:
+        if sum(len(one.text) for one in emitted) <= LONG_TEXT and len(body := _module_text(emitted)) <= LONG_TEXT:
             level = RARE_GENERATION_LEVEL if is_quick else CODE_GENERATION_LEVEL
-            return [self._compile(body, passes, level)] * len(emitted)
-        engines = []
-        for one in emitted:
-            text = _module_text([one])
-            key = (hashlib.sha256(text.encode()).digest(), is_quick)
-            if (engine := self._long.get(key)) is None:
-                is_long = is_quick and len(text) > LONG_TEXT
-                engine = self._compile(text, LONG_PASSES if is_long else passes, RARE_GENERATION_LEVEL)
-                self._long[key] = engine
-            engines.append(engine)
-        return engines
+            together = cache(partial(self._compile, body, passes, level))
+            kernels = [CompiledKernel(one, together) for one in emitted]
+        elif is_quick:
+            budget = LoadBudget()
+            return [CompiledKernel(one, partial(self._long_later, one, budget)) for one in emitted]
+        else:
+            kernels = [CompiledKernel(one, partial(self._long_one, one, passes, is_quick)) for one in emitted]
+        for kernel in kernels:
+            kernel.address  # noqa: B018 (to have it compiled)
+        return kernels
+
+    def _long_later(self, one: EmittedKernel, budget: LoadBudget) -> llvm.ExecutionEngine:
+        with budget.spent():
+            return self._long_one(one, QUICK_PASSES, True)
+
+    def _long_one(self, one: EmittedKernel, passes: Sequence[str], is_quick: bool) -> llvm.ExecutionEngine:
+        """Return the machine code of a long kernel. An equal one of another module has the same: most of a network's
+        candidates differ in few kernels."""
+        text = _module_text([one])
+        key = (hashlib.sha256(text.encode()).digest(), is_quick)
+        if (engine := self._long.get(key)) is None:
+            is_long = is_quick and len(text) > LONG_TEXT
+            engine = self._compile(text, LONG_PASSES if is_long else passes, RARE_GENERATION_LEVEL)
+            self._long[key] = engine
+        return engine
 
     def _compile(self, text: str, passes: Sequence[str], level: int = CODE_GENERATION_LEVEL) -> llvm.ExecutionEngine:
         target = llvm.Target.from_default_triple()

@@ -27,8 +27,15 @@ from kernel_lsp.ptx.compile.warp_functions import (
     transpose,
 )
 from kernel_lsp.ptx.run.layout import MATRIX_STRIDE_BYTES, FaultKind
-from kernel_lsp.ptx.text.flow import registers_of, used
-from kernel_lsp.ptx.text.syntax import WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
+from kernel_lsp.ptx.text.syntax import (
+    WIDTH_BITS,
+    Instruction,
+    Operand,
+    Register,
+    UnsupportedPtxError,
+    Vector,
+    registers_of,
+)
 
 _INTEGER_SHAPES = ("m8n8k16", "m16n8k16", "m16n8k32")
 MMA_SHAPES: dict[str, tuple[str, ...]] = {
@@ -99,7 +106,7 @@ def store_rows(e: Emitter, i: Instruction) -> None:
     count = n_matrices(i)
     step = step_of(e, i, store_matrices(count, is_transposed=i.has("trans")), addresses=(i.operands[0],))
     put(e, step, elements_of(i.operands[1]), REGISTER_BITS, 0)
-    e.end_batch(e.live_after_current() | frozenset(used(i)))
+    e.end_batch(e.live_after_current() | frozenset(i.used))
     with _lanes_below(e, MATRIX_ROWS * count):
         source = e.field("%matrix", step.base + step.function.result_offset)
         value = e.op(f"load i128, ptr {source}, align 1")
@@ -218,7 +225,7 @@ def step_of(
     n_bytes = n_bytes or function.n_bytes
     names = {name for operand in addresses for name in registers_of(operand)}
     if not names.isdisjoint(e.batch.held) or not e.batch.has_room(n_bytes):
-        e.end_batch(e.live_after_current() | frozenset(used(i)))
+        e.end_batch(e.live_after_current() | frozenset(i.used))
     step = e.batch.add(i, function, n_bytes)
     e.matrix_area(e.batch.n_bytes)
     return step

@@ -14,12 +14,13 @@ from kernel_lsp.ptx.text.flow import (
     Block,
     Place,
     address_of,
-    defined,
     origins_of,
-    registers_of,
     users_of,
 )
-from kernel_lsp.ptx.text.syntax import Instruction
+from kernel_lsp.ptx.text.syntax import (
+    Instruction,
+    registers_of,
+)
 
 FENCES = ("membar", "fence")
 UPDATES = ("atom", "red")
@@ -82,7 +83,7 @@ def _is_volatile_data(one: Instruction, users: dict[str, list[Instruction]]) -> 
     Warp-synchronous code was written this way; `volatile` orders nothing."""
     if one.opcode != "ld" or not one.has("volatile") or not one.has(*SHARED_MODIFIERS):
         return False
-    return any(user.opcode not in DECIDING_OPCODES for name in defined(one) for user in users.get(name, ()))
+    return any(user.opcode not in DECIDING_OPCODES for name in one.defined for user in users.get(name, ()))
 
 
 def _looks_before_updates(blocks: Sequence[Block], flags: dict[int, int]) -> Iterator[Instruction]:
@@ -146,12 +147,12 @@ def _deciding_registers(blocks: Sequence[Block]) -> set[str]:
 
 def _reached(load: Instruction, users: Users, opcodes: Sequence[str] = ()) -> set[str]:
     """Return the registers that depend on the loaded value through these opcodes, or through any if none are given."""
-    reached = set(defined(load))
+    reached = set(load.defined)
     to_do = list(reached)
     while to_do:
         for user in users.get(to_do.pop(), ()):
             if not opcodes or user.opcode in opcodes:
-                new = set(defined(user)) - reached
+                new = set(user.defined) - reached
                 reached |= new
                 to_do += new
     return reached

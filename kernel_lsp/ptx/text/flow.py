@@ -12,26 +12,12 @@ from kernel_lsp.ptx.text.syntax import (
     Immediate,
     Instruction,
     Label,
-    Negated,
     Operand,
-    Pair,
     Register,
     Symbol,
     UnsupportedPtxError,
-    Vector,
 )
 
-CARRY = "%CC"
-"""Condition code register of `add.cc` and similar instructions."""
-_WITHOUT_RESULT = frozenset(
-    (
-        *("st", "red", "bar", "barrier", "membar", "fence", "trap", "brkpt", "call", "cp", "nanosleep", "stmatrix"),
-        *("prefetch", "prefetchu", "discard", "applypriority", "griddepcontrol", "pmevent", "setmaxnreg"),
-    )
-)
-_UPDATING = frozenset(("wgmma",))
-"""Opcodes whose result is also an operand."""
-_WITH_CARRY_IN = frozenset(("addc", "subc", "madc"))
 Place = tuple[Operand, int]
 """Canonical address: a register or a symbol, and an offset in bytes."""
 ENDING_OPCODES = ("trap", "brkpt")
@@ -71,8 +57,8 @@ def live_after(block: Block) -> list[frozenset[str]]:
     result = []
     for instruction in reversed(block.instructions):
         result.append(frozenset(live))
-        live -= set(defined(instruction))
-        live |= set(used(instruction))
+        live -= set(instruction.defined)
+        live |= set(instruction.used)
     return result[::-1]
 
 
@@ -80,52 +66,9 @@ def live_in(block: Block) -> frozenset[str]:
     """Return the registers that are live at the start of the block."""
     live = set(block.live_out) | _terminator_uses(block)
     for instruction in reversed(block.instructions):
-        live -= set(defined(instruction))
-        live |= set(used(instruction))
+        live -= set(instruction.defined)
+        live |= set(instruction.used)
     return frozenset(live)
-
-
-def defined(instruction: Instruction) -> Iterator[str]:
-    """Return the names of the registers that the instruction writes."""
-    if _has_result(instruction):
-        yield from registers_of(instruction.operands[0])
-    if instruction.has("cc"):
-        yield CARRY
-
-
-def used(instruction: Instruction) -> Iterator[str]:
-    """Return the names of the registers that the instruction reads."""
-    operands = instruction.operands
-    writes_only = _has_result(instruction) and instruction.opcode not in _UPDATING
-    for operand in operands[1:] if writes_only else operands:
-        yield from registers_of(operand)
-    if instruction.opcode in _WITH_CARRY_IN:
-        yield CARRY
-
-
-def registers_of(operand: Operand) -> Iterator[str]:
-    """Return the names of the registers in an operand."""
-    match operand:
-        case Register(name):
-            yield name
-        case Negated(register):
-            yield register.name
-        case Vector(elements):
-            for element in elements:
-                yield from registers_of(element)
-        case Pair(first, second):
-            yield from registers_of(first)
-            yield from registers_of(second)
-        case Address(base, _, coordinates):
-            for part in (base, *coordinates):
-                yield from registers_of(part)
-
-
-def _has_result(instruction: Instruction) -> bool:
-    """Check whether the first operand is a result. Stores have an address in its place."""
-    if not instruction.operands or isinstance(instruction.operands[0], Address):
-        return False
-    return instruction.opcode not in _WITHOUT_RESULT
 
 
 class _Builder:
@@ -218,8 +161,8 @@ def _fill_liveness(blocks: list[Block]) -> None:
         read: set[str] = set()
         written: set[str] = set()
         for instruction in block.instructions:
-            read |= set(used(instruction)) - written
-            written |= set(defined(instruction))
+            read |= set(instruction.used) - written
+            written |= set(instruction.defined)
         uses.append(read | (_terminator_uses(block) - written))
         kills.append(written)
     live_in: list[set[str]] = [set() for _ in blocks]
@@ -241,7 +184,7 @@ def users_of(blocks: Sequence[Block]) -> dict[str, list[Instruction]]:
     users: dict[str, list[Instruction]] = {}
     for block in blocks:
         for instruction in block.instructions:
-            for name in used(instruction):
+            for name in instruction.used:
                 users.setdefault(name, []).append(instruction)
     return users
 
@@ -269,7 +212,7 @@ def origins_of(blocks: Sequence[Block]) -> dict[str, Instruction | None]:
     origins: dict[str, Instruction | None] = {}
     for block in blocks:
         for one in block.instructions:
-            for name in defined(one):
+            for name in one.defined:
                 origins[name] = None if name in origins else one
     return origins
 
@@ -299,7 +242,7 @@ class Loop:
 
     def carried(self) -> frozenset[str]:
         """Return the loop-carried registers: their value in one iteration may come from the previous one."""
-        made = {name for instruction in self.instructions() for name in defined(instruction)}
+        made = {name for instruction in self.instructions() for name in instruction.defined}
         return frozenset(live_in(self.header)) & made
 
 
