@@ -386,3 +386,8 @@ def four_largest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def median_and_place(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     value, place = torch.median(x, dim=-1)
     return value, place
+
+
+# kernel-lsp: x=f32[B=8, 32], y=f32[B, 32]
+def kl_divergence(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction="batchmean")

@@ -57,7 +57,7 @@ def test_what_depends_on_rows_alone_is_not_stored_for_each_element() -> None:
 
 
 def test_a_sum_over_all_is_added_up_row_by_row_beside_the_softmax_that_it_reads() -> None:
-    text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
+    text = f"def f(x, y): return {KL_DIVERGENCE}"
     checked = check(text, inputs=[tensor("x", 140, 80), tensor("y", 140, 80)], backward=True)
     assert checked.n_kernels == 2
 
@@ -83,12 +83,19 @@ def test_sums_that_share_a_maximum_keep_their_values_where_it_is_infinite() -> N
     assert np.isnan(found["out_1"]).all(axis=1).tolist() == [False, True, True, True]
 
 
+KL_DIVERGENCE = "F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
 JS_DIVERGENCE = """
 def f(x, y):
     p, q = F.log_softmax(x, -1), F.log_softmax(y, -1)
     mean = torch.log(0.5 * (p.exp() + q.exp()))
     return 0.5 * ((p.exp() * (p - mean)).sum(-1) + (q.exp() * (q - mean)).sum(-1)).mean()
 """
+
+
+@pytest.mark.parametrize("text", [f"def f(x, y): return {KL_DIVERGENCE}", JS_DIVERGENCE])
+def test_gradients_of_a_divergence_of_equal_rows_may_have_the_rounding_of_their_terms(text: str) -> None:
+    inputs = [tensor("x", 4, 1032), tensor("y", 4, 1032)]
+    check(text, inputs=inputs, backward=True, families=("zeros", "constant_rows", "one_hot"))
 
 
 def test_gradients_of_a_divergence_store_nothing_between_their_sums_and_their_results() -> None:

@@ -194,6 +194,15 @@ def run_exact(
     return results[len(results) - len(user_outputs(program.functional)) :]
 
 
+def run_steps(module: torch.fx.GraphModule, values: Sequence[torch.Tensor], moved: Moved) -> list[torch.Tensor]:
+    """Return the results of a captured graph in float64, forward or backward. `moved` replaces those of its steps."""
+    device = values[0].device if values else torch.device("cpu")
+    with _float64_unless_said():
+        return list(
+            ExactInterpreter(module, device, None, None, moved, widened).run(*values, enable_io_processing=False)
+        )
+
+
 def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
     """Return the operation's dimension, by its schema."""
     for position, argument in enumerate(target._schema.arguments):

@@ -19,6 +19,7 @@ from ..gpu.device import once_there_is_memory
 from ..host import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
+from .cancellation import may_cancel, moved_by_steps
 from .fp64_reference import CPU, ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
 from .sampling import Sample
@@ -26,6 +27,8 @@ from .selection_outputs import Chosen, chosen_among
 
 EXACT_FAMILIES = ("small_integers", "halves", "one_hot", "needles", "zeros", "pointed_values")
 """Families of numbers that lie exactly on thresholds of the code, and whose sums are exact, or that are few."""
+SAME_FAMILIES = ("constant_rows", "negative_zeros")
+"""Further families of few different numbers in a row."""
 DECISIVE_FAMILIES = ("large",)
 """Families whose products have rounding errors above one. A softmax of them is nearly one-hot, and an error decides
 between two scores that are nearly equal."""
@@ -48,7 +51,26 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
     """Return the results perturbed by one rounding. Where a few exact numbers lie on the code's thresholds, crossing
     one is not a rounding: of two opposite perturbations the smaller response counts. Where roundings decide between
     nearly equal scores, batch norms of few values amplify them, or an output has few elements, the largest of several
-    responses counts."""
+    responses counts. Where terms may cancel, the response to a rounding of each step counts, if it is larger."""
+    moved = _response_of_inputs(run, case, expected)
+    families = (*EXACT_FAMILIES, *SAME_FAMILIES)
+    cancelled = [may_cancel(run, families, e, m) for e, m in zip(expected, moved)]
+    if not any(cancelled):
+        return moved
+    steps = _response_of_steps(run, case, expected)
+    return [_farthest(e, (m, s)) if c else m for e, m, s, c in zip(expected, moved, steps, cancelled)]
+
+
+def _response_of_steps(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return the results with each step perturbed by one rounding; the expected ones where that has no meaning."""
+    moved = moved_by_steps(run, case, 1)
+    back = moved_by_steps(run, case, -1) if moved is not None and run.family in EXACT_FAMILIES else moved
+    if moved is None or back is None:
+        return expected
+    return [_nearer(e, a, b) if e.is_floating_point() else e for e, a, b in zip(expected, moved, back)]
+
+
+def _response_of_inputs(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     moved, is_amplified = _perturbed(run, case, 1)
     if run.family in EXACT_FAMILIES and not is_amplified:
         back, _ = _perturbed(run, case, -1)

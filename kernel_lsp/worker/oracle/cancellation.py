@@ -1,0 +1,97 @@
+"""Measure what one rounding of each step leaves of a result whose terms cancel.
+
+The gradient of a divergence is a difference of two softmaxes. Of equal rows it is zero, and a kernel in f32 has the
+rounding of the two terms there: 2e-11 for terms of 2.4e-4. Neither a rounding of the inputs, which moves both terms
+alike and leaves a zero unchanged, nor PyTorch's own error, which may be zero by chance, shows the size of the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..capture.backward import BackwardProgram
+from ..capture.program import user_outputs
+from ..cases.case_values import Case, placeholder_values
+from ..cases.families import own_generator
+from ..operators import is_a
+from .fp64_reference import CPU, ReferenceRun, run_steps
+from .roundings import PER_ROOT_OF_TERMS, of_either_sign, unit_of
+
+SMALL_RMS = 2.0**-30
+"""Maximum root mean square of a result that may be the rest of cancelled terms on any inputs: fp64 leaves 1e-16 of
+terms of up to 1e6."""
+
+
+def may_cancel(run: ReferenceRun, families: Sequence[str], expected: torch.Tensor, moved: torch.Tensor) -> bool:
+    """Check whether a rounding of each step is to be measured: on `families` of few different numbers, whose errors are
+    all the same and may all be zero, and where the result is as small as what cancellation leaves. Networks of products
+    take long and are examined where a result is small only."""
+    if not expected.is_floating_point():
+        return False
+    if run.family in families and not any(is_a(node.target, "tensor_cores") for node in _module_of(run).graph.nodes):
+        return True
+    size = expected.norm()
+    return bool(size <= SMALL_RMS * expected.numel() ** 0.5) or bool(2 * (moved - expected).norm() >= size)
+
+
+def moved_by_steps(run: ReferenceRun, case: Case, sign: int) -> list[torch.Tensor] | None:
+    """Return the fp64 results with each step of the graph perturbed by one rounding of the kernels' type. The other
+    `sign` reverses all perturbations. None for code in which roundings may decide between equal elements, which are
+    equal in every kernel, and where a step has no fp64."""
+    captured, module = run.captured, _module_of(run)
+    if any(_chooses(node) for node in module.graph.nodes):
+        return None
+    values = [*placeholder_values(captured, case), *(case.gradients if run.is_backward else [])]
+    generator = torch.Generator(values[0].device if values else CPU)
+    generator.manual_seed(own_generator(run.seed, "steps").initial_seed())
+
+    def moved(op: str, arguments: Sequence[Any], result: Any, dtype: torch.dtype) -> Any:
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+            return result
+        if is_a(op, "keeps_digits", "passes_values"):
+            return result
+        size = sign * unit_of(dtype) * max(0.5, PER_ROOT_OF_TERMS * _n_added(op, arguments, result) ** 0.5)
+        return of_either_sign(result, size, generator).add_(1.0).mul_(result)
+
+    try:
+        with torch.no_grad():
+            results = run_steps(module, values, moved)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a traced operator may have no kernel for fp64 on this device, with any exception
+        return None
+    if not run.is_backward:
+        return results[len(results) - len(user_outputs(captured.program.functional)) :]
+    return [result for result, node in zip(results, _backward_of(run).results) if node is not None]
+
+
+def _module_of(run: ReferenceRun) -> torch.fx.GraphModule:
+    """Return the graph of the direction that is run."""
+    return _backward_of(run).module if run.is_backward else run.captured.program.functional.graph_module
+
+
+def _backward_of(run: ReferenceRun) -> BackwardProgram:
+    backward = run.captured.backward
+    assert backward is not None, "gradients are for a backward pass"
+    return backward
+
+
+def _chooses(node: torch.fx.Node) -> bool:
+    """Check whether a node selects by a comparison, or by an order in which equal elements are common."""
+    if node.op != "call_function":
+        return False
+    if is_a(node.target, "equality", "ordering"):
+        return bool(node.args[1] != 0)  # a zero stays one
+    return is_a(node.target, "returns_indices", "order", "search", "pool", "rounding", "modular")
+
+
+def _n_added(op: str, arguments: Sequence[Any], result: torch.Tensor) -> int:
+    """Return the number of terms that each element adds up, or is divided by the sum of."""
+    if is_a(op, "softmax"):
+        return int(result.shape[arguments[1]]) if result.dim() else 1
+    if is_a(op, "reduction"):
+        return int(arguments[0].numel()) // max(1, result.numel())
+    return 1

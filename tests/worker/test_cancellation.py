@@ -1,0 +1,74 @@
+"""Results whose terms cancel: their tolerance follows the size of the terms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.worker.capturing import capture_text, make_case, tensor
+from tests.worker.test_cases import output_of
+
+KL = "F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
+SHAPES = {"x": (4, 32), "y": (4, 32)}
+UNIT = 2.0**-24
+
+
+def response(code: str, family: str, folder: Path, *, operation: str = "forward", result: str = "out") -> float:
+    """Return the largest response of the result to a rounding."""
+    inputs = [tensor(name, *shape) for name, shape in SHAPES.items() if name in code]
+    capture_text(
+        f"def f({', '.join(each.name for each in inputs)}):\n    return {code}", "f", inputs=inputs, backward=True
+    )
+    shapes = {each.name: SHAPES[each.name] for each in inputs}
+    gradient = {"grad_out": ()} if operation == "backward" else {}
+    return output_of(make_case(operation, {**shapes, **gradient}, family, folder), result).rounding.response_max
+
+
+@pytest.mark.parametrize("result", ["grad_x", "grad_y"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        KL,
+        "(torch.softmax(x, -1) - torch.softmax(y, -1)).square().sum()",
+        "(F.log_softmax(x, -1) - F.log_softmax(y, -1)).square().sum()",
+        "F.cosine_similarity(torch.exp(x), torch.exp(y), -1).mean()",
+    ],
+)
+def test_gradients_of_equal_rows_have_the_rounding_of_their_terms(code: str, result: str, tmp_path: Path) -> None:
+    """PyTorch's f32 has none for several of these: its terms are the same bits."""
+    assert response(code, "zeros", tmp_path, operation="backward", result=result) > UNIT / 1000
+
+
+@pytest.mark.parametrize(
+    ("code", "family"),
+    [
+        ("torch.softmax(x, -1).sum() - 1.0", "zeros"),
+        ("torch.exp(x) - torch.exp(x).mean(-1, keepdim=True)", "zeros"),
+        (
+            "torch.exp(x).var(-1, correction=0) + (torch.exp(x).square().mean(-1) - torch.exp(x).mean(-1).square())",
+            "zeros",
+        ),
+        ("torch.softmax(x, -1).sum(-1) - 1.0", "normal"),
+    ],
+)
+def test_differences_of_what_is_computed_have_it(code: str, family: str, tmp_path: Path) -> None:
+    assert response(code, family, tmp_path) > UNIT / 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.relu(x)",
+        "x - x.mean(-1, keepdim=True)",
+        "torch.floor(torch.exp(x))",
+        "(torch.exp(x) == 1.0).float()",
+        "torch.exp(x) * (torch.exp(x) >= torch.exp(x).amax(-1, keepdim=True)) - 1.0",
+    ],
+)
+def test_exact_zeros_and_choices_have_none(code: str, tmp_path: Path) -> None:
+    assert response(code, "zeros", tmp_path) <= 64 * UNIT
+
+
+def test_results_that_do_not_cancel_keep_their_response(tmp_path: Path) -> None:
+    assert response("torch.softmax(x, -1)", "normal", tmp_path) < 2 * UNIT
