@@ -92,6 +92,23 @@ cudaError_t run(const float* a, float* c, int m, int n) {
 }
 """
 REFUSES = "if (m % 16 || n % 16) return cudaErrorInvalidValue;"
+WHOLE_BLOCKS = """
+__global__ void shade(const float* __restrict__ x, float* __restrict__ y, int colours) {
+    const int pixel = blockIdx.x * blockDim.x + threadIdx.x;
+    y[pixel] = x[pixel] * colours;
+}
+void run(const float* x, float* y, size_t pixels, int colours) {
+    HOLE
+}
+"""
+NONE_LEFT = "if (pixels % 128 != 0) throw std::invalid_argument(name);"
+OF_BLOCKS = "const size_t blocks = pixels / 128;"
+CAST = f"{OF_BLOCKS} shade<<<static_cast<unsigned>(blocks), 128>>>(x, y, colours);"
+CALLED_CAST = "shade<<<unsigned(pixels / 128), 128>>>(x, y, colours);"
+IN_DIM = f"{OF_BLOCKS} const dim3 grid((unsigned)blocks); shade<<<grid, 128>>>(x, y, colours);"
+PADDED_HERE = "const size_t all = HOLE; shade<<<all / 128, 128>>>(x, y, colours);"
+FIXED = "const size_t all = HOLE; shade<<<all >> 7, 128>>>(x, y, colours);"
+MASKED = "if (pixels & 127) abort();"
 CLASSES = """
 __global__ void per_class(const int* __restrict__ m, float* __restrict__ recall, int classes) {
     int c = threadIdx.x + blockIdx.x * blockDim.x, total = 0;
@@ -251,6 +268,12 @@ void upload(T* device, const T* host, size_t count) {
         ("KL278", PLANES, "z * h", "(int64_t)z * h"),
         ("KL201", EXACT, "", REFUSES),
         ("KL201", EXACT, "if (m % 16) return cudaErrorInvalidValue;", REFUSES),
+        ("KL201", WHOLE_BLOCKS, CAST, NONE_LEFT + CAST),
+        ("KL201", WHOLE_BLOCKS, CALLED_CAST, NONE_LEFT + CALLED_CAST),
+        ("KL201", WHOLE_BLOCKS, IN_DIM, MASKED + IN_DIM),
+        ("KL201", WHOLE_BLOCKS.replace("HOLE", PADDED_HERE), "pixels * 2", "(pixels + 127) / 128 * 128"),
+        ("KL201", WHOLE_BLOCKS.replace("HOLE", FIXED), "1000", "1024"),
+        ("KL256", WHOLE_BLOCKS.replace("HOLE", PADDED_HERE), "(pixels + 127) / 128 * 64", "(pixels + 127) / 128 * 128"),
         ("KL238", CENTER, "x[row * ROW + col] -= mean[row];", "if (col < ROW) x[row * ROW + col] -= mean[row];"),
         ("KL238", CENTER, "x[row * cols + col] = 0.0f;", "x[row * 128 + col] = 0.0f;"),
         ("KL278", MASK, "", "(size_t)"),

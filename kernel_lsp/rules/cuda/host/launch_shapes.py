@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
-from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top
+from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top, without_casts
 
 
 class LaunchShape(NamedTuple):
@@ -50,8 +50,8 @@ def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -
         if block is not None:
             arguments = tuple(_number(_plain(each, returned), defined) for each in launch.template)
             shared = _plain(launch.sizes[2], returned) if len(launch.sizes) > 2 else ""
-            place, grid = n_before[kernel], launch.defined.get(launch.sizes[0], launch.sizes[0])
-            exact = _is_one_block(grid), _divides_exactly(grid, launch.before)
+            place, grid = n_before[kernel], _grid(launch)
+            exact = _is_one_block(grid), _divides_exactly(grid, launch, defined)
             shape = LaunchShape(arguments, block, _shared(launch, shared, defined), place, *exact)
             found[kernel] = (*found.get(kernel, ()), shape)
         n_before[kernel] += 1
@@ -87,24 +87,58 @@ def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None
     return x, y, z
 
 
+MAX_NAMES = 4
+"""Maximum names and conversions that a size of a grid is followed through."""
+_CONVERTED = re.compile(r"\b(?:unsigned|int|size_t|u?int(?:32|64)_t)\s*(?=\()")
+
+
+def _grid(launch: HostLaunch) -> str:
+    """Return the sizes of a grid without casts. A name alone is replaced by its value."""
+    sizes = _followed(launch.sizes[0], launch.defined)
+    sizes = sizes.removeprefix("dim3").strip(" ({})") if sizes.startswith("dim3") else sizes
+    return ", ".join(_followed(each, launch.defined) for each in split_top(sizes))
+
+
+def _followed(size: str, defined: Mapping[str, str]) -> str:
+    for _ in range(MAX_NAMES):
+        size = _CONVERTED.sub("", without_casts(size))
+        size = defined.get(size.strip("() "), size)
+    return size
+
+
 def _is_one_block(grid: str) -> bool:
-    return re.fullmatch(r"(?:dim3)?[\s({]*1(?:\s*,\s*1)*[\s)}]*", grid) is not None
+    return re.fullmatch(r"[\s({]*1(?:\s*,\s*1)*[\s)}]*", grid) is not None
 
 
-_QUOTIENT = re.compile(r"(\w+)\s*/\s*\w+")
+_QUOTIENT = re.compile(r"(\w+(?:\.\w+)*(?:\(\w*\))?)\s*(/|>>)\s*(\w+)")
 
 
 _CHECK = r"(?i:assert|check|require|expect|ensure|enforce|verify)\w*\s*\([^;]*"
 _REFUSAL = r"[^;{}]*(?:\{[^{}]*)?(?:\b(?:return|throw|exit|abort)\b|\Z)"
+_REMAINDER = r"(?<![\w.])%s\s*(?:%%|&(?!&))"
+_WAYS = rf"(?:{_CHECK}|\w\s*=(?!=)[^;]*){_REMAINDER}|{_REMAINDER}{_REFUSAL}|{_REMAINDER}[^;{{}}]*(?<![\w.])%s\s*\+="
 
 
-def _divides_exactly(grid: str, before: str) -> bool:
-    """Return whether every quotient of a grid is of a size whose remainder the host handles: it checks it, refuses or
-    pads other sizes, launches only the ones that divide or names the remainder. A warning alone is not enough:
-    ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
-    sizes = [] if re.search(r"[-+]|\w\(", grid.replace("dim3(", "")) else _QUOTIENT.findall(grid)
-    ways = rf"(?:{_CHECK}|\w\s*=(?!=)[^;]*)\b%s\s*%%|\b%s\s*%%{_REFUSAL}|\b%s\s*%%[^;{{}}]*\b%s\s*\+="
-    return bool(sizes) and all(re.search(ways.replace("%s", size).replace("%%", "%"), before) for size in sizes)
+def _divides_exactly(grid: str, launch: HostLaunch, defined: Mapping[str, str]) -> bool:
+    """Return whether every quotient of a grid is of a size that is a multiple by its definition, or whose remainder the
+    host handles: it checks it, refuses or pads other sizes, launches only the ones that divide or names the remainder.
+    A warning alone is not enough: ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
+    sizes = [] if re.search(r"[-+]|\w\(", _QUOTIENT.sub("", grid)) else _QUOTIENT.findall(grid)
+    return bool(sizes) and all(_is_multiple(*parts, launch, defined) for parts in sizes)
+
+
+def _is_multiple(size: str, operator: str, divisor: str, launch: HostLaunch, defined: Mapping[str, str]) -> bool:
+    divisor = divisor if operator == "/" else f"(1 << {divisor})"
+    n, step = _number(size, defined), _number(divisor, defined)
+    if n is not None and step:
+        return n % step == 0
+    value = without_casts(launch.defined.get(size, ""))
+    plain = re.sub(r"\([^()]*\)", "", value)
+    is_product = re.search(rf"\*\s*{re.escape(divisor)}\s*\Z", value) is not None and not re.search(r"[-+%]", plain)
+    names = {re.escape(each) for each in (size, value) if each}
+    return is_product or any(
+        re.search(_WAYS.replace("%s", name).replace("%%", "%"), launch.before) is not None for name in names
+    )
 
 
 def _number(text: str, defined: Mapping[str, str]) -> int | None:

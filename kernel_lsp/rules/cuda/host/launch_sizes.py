@@ -272,7 +272,9 @@ def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
         or "%" in _STRING.sub("", function.text)
     ):
         return ""
-    if known_value(function, parts[0]) is not None:
+    quotient = _quotient(function, parts[0])
+    is_padded = quotient is not None and _is_rounded(function, *quotient[:2], known_value(function, quotient[1]))
+    if is_padded or known_value(function, parts[0]) is not None:
         return ""
     return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
 
