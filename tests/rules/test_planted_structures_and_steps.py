@@ -247,3 +247,56 @@ def test_an_optimizer_of_each_iteration_steps_once_and_needs_no_reset(place: str
         optimizer.step()
 """
     assert ("KL172" in pytorch_codes(text)) is is_found
+
+
+OWNERS = """
+__global__ void halve(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] *= 0.5f; }
+template <typename T> class OnGpu {
+ public:
+  explicit OnGpu(size_t n) : n_(n) { CHECK(cudaMalloc(&at_, n * sizeof(T))); }
+  T* raw() const { return at_; }
+  size_t bytes() const { return n_ * sizeof(T); }
+ private:
+  T* at_ = nullptr;
+  size_t n_;
+};
+struct Locked {
+  float* raw() const { return this->at_; }
+  void make(size_t n) { CHECK(cudaMallocHost(&at_, n * sizeof(float))); }
+  float* at_;
+};
+struct Shared {
+  float* raw() const { return both_; }
+  void make(size_t n) { CHECK(cudaMallocManaged(&both_, n * sizeof(float))); }
+  float* both_;
+};
+struct Layer { std::vector<float> weights; std::vector<float, Managed<float>> seen; OnGpu<float> copy; };
+struct Net { Layer first; std::vector<Layer> rest; void step(); };
+"""
+
+
+BETWEEN = "void f(OnGpu<float>& a, Locked* b) { CHECK(cudaMemcpy(a.raw(), b->raw(), 9, HOLE)); }"
+OF_BOTH = "void f(OnGpu<float>& a, HOLE& b) { CHECK(cudaMemcpy(a.raw(), b.raw(), 9, cudaMemcpyDeviceToDevice)); }"
+UP = "void up(Layer& l) { CHECK(cudaMemcpy(l.copy.raw(), l.weights.data(), 9, HOLE)); }"
+DOWN = "void down(Layer& l, float* y) { CHECK(cudaMemcpy(y, l.copy.raw(), 9, HOLE)); }"
+IN_LOOP = "void run(Net& n) { for (auto& l : n.rest) halve<<<1, 32>>>(l.HOLE, 9); }"
+IN_MEMBER = "void run(Net& n) { halve<<<1, 32>>>(n.first.HOLE, 9); }"
+IN_METHOD = "void Net::step() { halve<<<1, 32>>>(this->first.HOLE, 9); }"
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "defect", "correct"),
+    [
+        ("KL255", UP, "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice"),
+        ("KL255", DOWN, "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"),
+        ("KL255", BETWEEN, "cudaMemcpyDeviceToHost", "cudaMemcpyHostToDevice"),
+        ("KL255", OF_BOTH, "Locked", "Shared"),
+        ("KL258", IN_MEMBER, "weights.data()", "copy.raw()"),
+        ("KL258", IN_MEMBER, "weights.data()", "seen.data()"),
+        ("KL258", IN_LOOP, "weights.data()", "copy.raw()"),
+        ("KL258", IN_METHOD, "weights.data()", "copy.raw()"),
+    ],
+)
+def test_memory_is_where_its_owner_allocates_it(code: str, run: str, defect: str, correct: str) -> None:
+    assert code in cuda_codes(OWNERS + run.replace("HOLE", defect))
+    assert code not in cuda_codes(OWNERS + run.replace("HOLE", correct))

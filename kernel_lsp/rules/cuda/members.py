@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declarations import Sized
+from kernel_lsp.rules.cuda.declarations import Sized, allocated
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
@@ -116,6 +116,28 @@ def sets_of(text: str, members: Members) -> Counter[str]:
 
 
 _RETURN = re.compile(r"\{\s*return\b([^;{}]*);\s*\}")
+
+
+def accessor_sides(parsed: ParsedCuda, functions: Mapping[str, list[Definition]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the methods that return a pointer which their structure allocates: their names, the structure, and the
+    side of the memory, ``device`` or ``host``."""
+    for name, definitions in functions.items():
+        for definition in definitions:
+            structure, body = structure_of(parsed, definition.outer), definition.body
+            value = None if body is None or not structure else _RETURN.fullmatch(parsed.source(body))
+            owner = definition.outer.parent
+            if value is not None and owner is not None:
+                member = value[1].strip().removeprefix("this->")
+                sides = {side for known, side in allocated(parsed.source(owner)) if known == member}
+                if len(sides) == 1:
+                    yield name, structure, sides.pop()
+
+
+def unique_pointers(members: Members) -> frozenset[tuple[str, str]]:
+    """Return the pointers among the members with their elements. A name that two structures have is left out."""
+    known = [each for inside in members.values() for each in inside.values()]
+    n_known = Counter(each.name for each in known)
+    return frozenset((each.name, each.element) for each in known if each.is_pointer and n_known[each.name] == 1)
 
 
 def returned_values(

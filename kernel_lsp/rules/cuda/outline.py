@@ -30,6 +30,7 @@ from kernel_lsp.rules.cuda.kernel_texts import (
 from kernel_lsp.rules.cuda.literals import applied, integer_literal
 from kernel_lsp.rules.cuda.members import (
     Members,
+    accessor_sides,
     constant_members,
     members_of,
     returned_values,
@@ -37,6 +38,7 @@ from kernel_lsp.rules.cuda.members import (
     structure_arrays,
     structure_bytes,
     structure_of,
+    unique_pointers,
 )
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
@@ -45,7 +47,6 @@ from kernel_lsp.rules.rule import words
 if TYPE_CHECKING:
     from kernel_lsp.rules.cuda.model import Function
     from kernel_lsp.rules.cuda.nodes import Found
-
 
 MAX_CONSTANT = 1 << 63
 MAX_DEPTH = 60
@@ -313,10 +314,7 @@ class CudaFile:
     @once
     def member_pointers(self) -> frozenset[tuple[str, str]]:
         """The pointers that structures and classes declare, with their elements."""
-        members = [each for members in self.members.values() for each in members.values()]
-        names = [each.name for each in members]
-        pointers = (each for each in members if each.is_pointer)
-        return frozenset((each.name, each.element) for each in pointers if names.count(each.name) == 1)
+        return unique_pointers(self.members)
 
     @once
     def member_integers(self) -> frozenset[str]:
@@ -331,6 +329,11 @@ class CudaFile:
         return frozenset(declarations.allocated(self.parsed.text))
 
     @once
+    def accessor_sides(self) -> frozenset[tuple[str, str, str]]:
+        """The methods that return memory of their structure: name, structure, and ``device`` or ``host``."""
+        return frozenset(accessor_sides(self.parsed, self.functions_by_name)) if self.allocated_sides else frozenset()
+
+    @once
     def fits_its_launches(self) -> bool:
         """True if the launch plan rules out partial blocks: a `where:` line has a remainder such as
         ``N % 256 == 0``, or no launch divides, and so rounds, to compute its grid."""
@@ -343,9 +346,7 @@ class CudaFile:
     def source(self) -> Callable[[Node], str]:
         """Return the text of a node."""
         text = self.parsed.ascii_text
-        if text is None:
-            return self.parsed.source
-        return lambda node: text[node.start_byte : node.end_byte]
+        return self.parsed.source if text is None else lambda node: text[node.start_byte : node.end_byte]
 
     def texts(self, nodes: Found) -> list[str]:
         """Return the text of each node."""

@@ -123,8 +123,10 @@ def _divides_exactly(grid: str, launch: HostLaunch, defined: Mapping[str, str]) 
     """Return whether every quotient of a grid is of a size that is a multiple by its definition, or whose remainder the
     host handles: it checks it, refuses or pads other sizes, launches only the ones that divide or names the remainder.
     A warning alone is not enough: ``if (n % 16 != 0) return cudaErrorInvalidValue;``."""
-    sizes = [] if re.search(r"[-+]|\w\(", _QUOTIENT.sub("", grid)) else _QUOTIENT.findall(grid)
-    return bool(sizes) and all(_is_multiple(*parts, launch, defined) for parts in sizes)
+    if re.search(r"[-+]|\w\(", _QUOTIENT.sub("", grid)):
+        return False
+    sizes: list[tuple[str, str, str]] = _QUOTIENT.findall(grid)
+    return bool(sizes) and all(_is_multiple(*each, launch, defined) for each in sizes)
 
 
 def _is_multiple(size: str, operator: str, divisor: str, launch: HostLaunch, defined: Mapping[str, str]) -> bool:

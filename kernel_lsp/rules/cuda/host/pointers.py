@@ -9,10 +9,11 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.owners import owner_of_call
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
+from kernel_lsp.source.host_launches import split_top
 
-_OF_CONTAINER = re.compile(r"(\w+)\s*\.\s*data\(\)")
 _CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array)\s*<")
 _ON_DEVICE = frozenset(("static", "__managed__", "__device__", "__constant__", "extern"))
 _MANAGED = re.compile(r"\bcudaMallocManaged\s*\(\s*(?:\([^()]*\)\s*)?&\s*(\w+)")
@@ -27,7 +28,7 @@ WAITS = re.compile(
     "host-pointer-in-launch",
     ERROR,
     on="host",
-    needs=("<<<", "vector array malloc new & ["),
+    needs=("<<<", "data vector array malloc new & ["),
     summary="A kernel is given a pointer to memory of the host",
     why="""
     The GPU cannot read what `std::vector`, `malloc` or `new` allocate, or what lies on the stack, by itself or as a
@@ -213,10 +214,8 @@ def _is_on_host(function: Function, node: Node) -> bool:
     or a pointer that `malloc` or `new` made here."""
     node = _unconverted(function, node)
     text = function.source(node)
-    found = _OF_CONTAINER.fullmatch(text)
-    if found is not None:
-        kinds = {variable.type_text for variable in function.named(found[1])}
-        return bool(kinds) and all(map(_CONTAINER.match, kinds))
+    if (found := owner_of_call(function, node)) is not None:
+        return found[0] == "data" and _is_container_of_host(found[1].type_text)
     taken = node.child_by_field_id(fields.ARGUMENT) if text.startswith("&") else None
     variable = function.variable(node if taken is None else taken)
     if variable is None or variable in function.parameters or not _ON_DEVICE.isdisjoint(variable.words):
@@ -228,6 +227,13 @@ def _is_on_host(function: Function, node: Node) -> bool:
     is_passed = re.search(rf"(?:&|\bcudaHostRegister\s*\()\s*{re.escape(variable.name)}\b", function.text)
     made = function.source(_unconverted(function, variable.value))
     return not is_passed and re.match(r"(?:std::)?(?:malloc|calloc|aligned_alloc)\b|new\b", made) is not None
+
+
+def _is_container_of_host(type_text: str) -> bool:
+    """Return whether a type is a container with the standard allocator: another one may allocate managed memory."""
+    name, _, given = type_text.partition("<")
+    n_given = len(split_top(given.rpartition(">")[0], opening="<(", closing=">)"))
+    return _CONTAINER.match(type_text) is not None and (n_given == 1 or "array" in name)
 
 
 def _unconverted(function: Function, node: Node) -> Node:

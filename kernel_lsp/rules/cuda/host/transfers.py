@@ -9,8 +9,10 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
+from kernel_lsp.rules.cuda.host.owners import owner_of_call
 from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, type_parameters
+from kernel_lsp.rules.cuda.members import structure_name
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -40,6 +42,7 @@ _LARGEST = re.compile(r"-?(?:INT|UINT|FLT|DBL)_(?:MAX|MIN)|-?INFINITY|(?:std::)?
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?(?:\w+(?:\.|->))+size\(\)\)?")
 _HOST_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\b")
+_HOST_ACCESSORS = ("data", "c_str", "begin")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 
 
@@ -309,11 +312,12 @@ def _side(function: Function, node: Node) -> str:
     text = function.source(node)
     if node.type == "pointer_expression" and text.startswith("*"):
         return _side_of_result(function, text)
-    contained = re.fullmatch(r"(?:\w+\s*(?:\.|->)\s*)*?(\w+)\s*(?:\.|->)\s*(?:data|c_str|begin)\(\)", text)
-    if contained is not None:
-        members = [each[contained[1]] for each in function.file.members.values() if contained[1] in each]
-        kinds = {variable.type_text for variable in function.named(contained[1]) or members}
-        return "host" if kinds and all(map(_HOST_CONTAINER.match, kinds)) else ""
+    if (found := owner_of_call(function, node)) is not None:
+        method, owner = found
+        if method in _HOST_ACCESSORS and _HOST_CONTAINER.match(owner.type_text):
+            return "host"
+        known = {(method, structure_name(owner.type_text), side): side for side in ("device", "host")}
+        return next((side for key, side in known.items() if key in function.file.accessor_sides), "")
     if node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"
     variable = pointer_of(function, node)
