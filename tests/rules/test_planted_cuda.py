@@ -250,3 +250,33 @@ def test_the_fix_of_a_launch_on_the_default_stream_keeps_its_shared_bytes() -> N
     text = "void run(torch::Tensor x) {\n    zero<<<1, 32, 64>>>(x.data_ptr<float>());\n}\n"
     (found,) = [each for each in cuda.check(text) if each.code == "KL260"]
     assert "<<<1, 32, 64, at::cuda::getCurrentCUDAStream()>>>" in apply_fix(text, found.fixes[0])
+
+
+FRONTIER = """
+__global__ void grow(const int* __restrict__ first, const int* __restrict__ heads, const int* __restrict__ now, int n,
+                     int* __restrict__ later, int* n_later, int* seen, int* lock) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    for (int e = first[now[i]]; e < first[now[i] + 1]; ++e) {
+        const int v = heads[e];
+        BODY
+    }
+}
+"""
+APPEND = "later[atomicAdd(n_later, 1)] = v;"
+APART = f"if (atomicAdd(&seen[v], 0) == 0) {{ atomicExch(&seen[v], 1); {APPEND} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        (APART, True),
+        (f"if (atomicOr(&seen[v], 0)) continue; atomicExch(&seen[v], 1); {APPEND}", True),
+        (APART.replace(APPEND, ""), False),
+        (APART.replace("[v]", "[i]"), False),
+        (f"if (atomicAdd(&seen[v], 0) == 0 && atomicExch(&seen[v], 1) == 0) {APPEND}", False),
+        (f"while (atomicCAS(&lock[v], 0, 1)) {{}} {APART} atomicExch(&lock[v], 0);", False),
+    ],
+)
+def test_a_flag_is_claimed_by_the_operation_that_sets_it(body: str, is_found: bool) -> None:
+    assert ("KL219" in codes(FRONTIER.replace("BODY", body))) is is_found

@@ -31,6 +31,7 @@ from kernel_lsp.rules.rule import Hit
 _OF_THREADS = frozenset(("threadIdx", "blockDim"))
 _UPDATES = ("+=", "-=", "*=", "|=", "&=", "^=")
 _ATOMICS = {"+=": "atomicAdd", "-=": "atomicSub", "|=": "atomicOr", "&=": "atomicAnd", "^=": "atomicXor"}
+_EXCHANGES = ("atomicExch", "atomicCAS")
 _SUMMED = ("int", "unsigned", "unsigned int", "float", "double", "uint32_t")
 
 
@@ -75,7 +76,9 @@ def _is_made_of_threads(kernel: Function, variable: Variable) -> bool:
     summary="Threads or blocks update the same elements without an atomic operation",
     why="""
     Two threads that load the same index read the same old value, and one of the two updates is lost; so do the blocks
-    of a grid where the index is that of the thread alone. Use an atomic operation, or bins of each thread's own.
+    of a grid where the index is that of the thread alone. Use an atomic operation, or bins of each thread's own. Two
+    atomic operations, one that tests a flag and one that sets it, let several threads pass: use the result of
+    `atomicExch`.
     """,
     bad="""
     __global__ void count(const int* __restrict__ v, int* __restrict__ bins, int n) {
@@ -102,6 +105,8 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
     for comparison in _unordered_extremes(function):
         message = "racy update: threads compare and set this element at once, use an atomic operation or a reduction"
         yield hit(function.file, comparison, message)
+    for target in _claimed_apart(function):
+        yield hit(function.file, target, "racy update: threads test this flag before one sets it, test `atomicExch`")
     for update in (*function.assignments, *function.updates):
         target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
         target = None if target is None else bare(target)
@@ -127,6 +132,36 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
         ):
             message = "racy update: each block of the grid updates this element, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
+
+
+def _claimed_apart(function: Function) -> Iterator[Node]:
+    """Yield the flags that one atomic operation tests, ``atomicAdd(&seen[v], 0)``, and another one sets, before the
+    thread takes a place in a list. Where the result of an exchange is used, that may be a claim or a lock."""
+    exchanges = function.calls_named(_EXCHANGES)
+    sets = {_first_argument(function, call): call for call in exchanges if _is_dropped(function, call)}
+    if not sets or len(sets) < len(exchanges):
+        return
+    places = [call for call in function.calls_named(("atomicAdd", "atomicInc")) if not _is_dropped(function, call)]
+    for read in function.calls_named(("atomicAdd", "atomicOr")):
+        given, loop = function.arguments(read), function.loop_around(read)
+        target = given[0].child_by_field_id(fields.ARGUMENT) if len(given) > 1 else None
+        write = sets.get(_first_argument(function, read))
+        if target is None or target.type not in ELEMENTS or write is None or function.constant(given[1]) != 0:
+            continue
+        behind = [each for each in (write, *places) if each.start_byte > read.end_byte]
+        in_order = [each for each in behind if function.loop_around(each) == loop]
+        is_claim = write in in_order and len(in_order) > 1
+        if is_claim and any(_is_by_data(function, target, axis) for axis in _axes(function)):
+            yield target
+
+
+def _first_argument(function: Function, call: Node) -> str:
+    return next((function.source(each) for each in function.arguments(call)), "")
+
+
+def _is_dropped(function: Function, call: Node) -> bool:
+    parent = function.parent(call)
+    return parent is not None and parent.type == "expression_statement"
 
 
 def _is_total_of_file(function: Function, update: Node, target: Node) -> bool:
