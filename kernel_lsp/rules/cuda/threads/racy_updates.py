@@ -105,8 +105,8 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
     for comparison in _unordered_extremes(function):
         message = "racy update: threads compare and set this element at once, use an atomic operation or a reduction"
         yield hit(function.file, comparison, message)
-    for target in _claimed_apart(function):
-        yield hit(function.file, target, "racy update: threads test this flag before one sets it, test `atomicExch`")
+    for flag in _claimed_apart(function):
+        yield hit(function.file, flag, "racy update: threads test this flag before one sets it, test `atomicExch`")
     for update in (*function.assignments, *function.updates):
         target = update.child_by_field_id(fields.LEFT) or update.child_by_field_id(fields.ARGUMENT)
         target = None if target is None else bare(target)
