@@ -7,6 +7,7 @@ alike and leaves a zero unchanged, nor PyTorch's own error, which may be zero by
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,24 +38,27 @@ def may_cancel(run: ReferenceRun, families: Sequence[str], expected: torch.Tenso
     return bool(size <= SMALL_RMS * expected.numel() ** 0.5) or bool(2 * (moved - expected).norm() >= size)
 
 
-def moved_by_steps(run: ReferenceRun, case: Case, sign: int) -> list[torch.Tensor] | None:
-    """Return the fp64 results with each step of the graph perturbed by one rounding of the kernels' type. The other
-    `sign` reverses all perturbations. None for code in which roundings may decide between equal elements, which are
-    equal in every kernel, and where a step has no fp64."""
+def moved_by_steps(run: ReferenceRun, case: Case, sign: int, draw: int) -> list[torch.Tensor] | None:
+    """Return the fp64 results with each step of the graph perturbed by one rounding of the kernels' type. Draw 0 has a
+    random sign for each element; others have one for all elements of a step, since equal numbers round alike and their
+    sum has the error of each. The other `sign` reverses all perturbations. None for code in which roundings may decide
+    between equal elements, which are equal in every kernel, and where a step has no fp64."""
     captured, module = run.captured, _module_of(run)
-    if any(_chooses(node) for node in module.graph.nodes):
+    if _chooses(module.graph):
         return None
     values = [*placeholder_values(captured, case), *(case.gradients if run.is_backward else [])]
     generator = torch.Generator(values[0].device if values else CPU)
-    generator.manual_seed(own_generator(run.seed, "steps").initial_seed())
+    generator.manual_seed(own_generator(run.seed, "steps", str(draw)).initial_seed())
 
     def moved(op: str, arguments: Sequence[Any], result: Any, dtype: torch.dtype) -> Any:
-        if not isinstance(result, torch.Tensor) or not result.is_floating_point():
+        if not isinstance(result, torch.Tensor) or not result.is_floating_point() or _keeps(op):
             return result
-        if is_a(op, "keeps_digits", "passes_values"):
-            return result
-        size = sign * unit_of(dtype) * max(0.5, PER_ROOT_OF_TERMS * _n_added(op, arguments, result) ** 0.5)
-        return of_either_sign(result, size, generator).add_(1.0).mul_(result)
+        like = result[(slice(0, 1),) * result.dim()] if draw else result
+        size = sign * unit_of(dtype)
+        walk = PER_ROOT_OF_TERMS * _n_added(op, arguments, result) ** 0.5
+        if is_a(op, "log_softmax"):  # the logarithm makes the sum's relative error an absolute one
+            return result + of_either_sign(like, size, generator) * (result.abs() / 2).clamp_min(walk)
+        return of_either_sign(like, size * max(0.5, walk), generator).add_(1.0) * result
 
     try:
         with torch.no_grad():
@@ -79,13 +83,30 @@ def _backward_of(run: ReferenceRun) -> BackwardProgram:
     return backward
 
 
-def _chooses(node: torch.fx.Node) -> bool:
-    """Check whether a node selects by a comparison, or by an order in which equal elements are common."""
-    if node.op != "call_function":
-        return False
-    if is_a(node.target, "equality", "ordering"):
-        return bool(node.args[1] != 0)  # a zero stays one
-    return is_a(node.target, "returns_indices", "order", "search", "pool", "rounding", "modular")
+def _keeps(op: object) -> bool:
+    """Check whether an operation rounds nothing."""
+    return op is operator.getitem or is_a(op, "keeps_digits", "passes_values", "extreme")
+
+
+def _chooses(graph: torch.fx.Graph) -> bool:
+    """Check whether code selects among rounded numbers by a comparison, an order or a conversion to integers. Equal
+    ones are common there. The zero of a comparison stays one."""
+    rounded = set[torch.fx.Node]()
+    for node in graph.nodes:
+        is_rounded = not rounded.isdisjoint(node.all_input_nodes)
+        value = node.meta.get("val")
+        if node.op != "call_function" or (not is_rounded and _keeps(node.target)):
+            continue
+        if is_a(node.target, "equality", "ordering"):
+            if is_rounded and node.args[1] != 0:
+                return True
+        elif is_rounded and is_a(node.target, "returns_indices", "order", "search", "pool", "rounding", "modular"):
+            return True
+        elif isinstance(value, (tuple, list)) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+            rounded.add(node)
+        elif is_rounded and is_a(node.target, "cast"):
+            return True
+    return False
 
 
 def _n_added(op: str, arguments: Sequence[Any], result: torch.Tensor) -> int:

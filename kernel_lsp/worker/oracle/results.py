@@ -57,14 +57,20 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
     cancelled = [may_cancel(run, families, e, m) for e, m in zip(expected, moved)]
     if not any(cancelled):
         return moved
-    steps = _response_of_steps(run, case, expected)
-    return [_farthest(e, (m, s)) if c else m for e, m, s, c in zip(expected, moved, steps, cancelled)]
+    n_draws = N_DRAWS if _n_elements(case) <= 2 * MAX_DRAWN_ELEMENTS else 2
+    draws = [moved, *(_response_of_steps(run, case, expected, draw) for draw in range(n_draws))]
+    return [
+        _farthest(e, of_one) if is_cancelled else of_one[0]
+        for e, is_cancelled, *of_one in zip(expected, cancelled, *draws)
+    ]
 
 
-def _response_of_steps(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _response_of_steps(
+    run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor], draw: int
+) -> Sequence[torch.Tensor]:
     """Return the results with each step perturbed by one rounding; the expected ones where that has no meaning."""
-    moved = moved_by_steps(run, case, 1)
-    back = moved_by_steps(run, case, -1) if moved is not None and run.family in EXACT_FAMILIES else moved
+    moved = moved_by_steps(run, case, 1, draw)
+    back = moved_by_steps(run, case, -1, draw) if moved is not None and run.family in EXACT_FAMILIES else moved
     if moved is None or back is None:
         return expected
     return [_nearer(e, a, b) if e.is_floating_point() else e for e, a, b in zip(expected, moved, back)]
