@@ -76,6 +76,8 @@ def resolve_template(element: str, signature: KernelSignature, template_argument
     """Replace a template parameter in `element` by its argument, or by its default if the launch omits it; None for any
     other dependence on one."""
     names, defaults = signature.template_parameters, signature.template_defaults
+    if not names:
+        return element
     bound = dict(zip(names[len(names) - len(defaults) :], defaults, strict=False))
     bound |= dict(zip(names, template_arguments, strict=False))
     if element in names:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from kernel_lsp.process.collection import paused_collection
 from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.checks.findings import FindingLog, Place
 from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers
@@ -93,11 +93,8 @@ class Session:
     def _compiled(self, ptx: str, *, is_quick: bool) -> LoadedModule:
         """Compile a PTX text, unless it was among the last ones."""
         key = (ptx, is_quick)
-        gc.disable()  # it visits the millions of objects of a network's code again and again: a quarter of the load
-        try:
+        with paused_collection():
             module = self._kept.pop(key, None) or self.compiler.load(ptx, is_quick=is_quick)
-        finally:
-            gc.enable()
         self._kept[key] = module
         if len(self._kept) > MAX_KEPT_MODULES:
             del self._kept[next(iter(self._kept))]

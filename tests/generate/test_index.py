@@ -146,3 +146,13 @@ def test_equal_indices_have_equal_digests_whatever_made_them() -> None:
     assert (i * 5 + j).digest == (j + i * 5).digest
     assert ((i + 1) * 3).digest == (3 + i * 3).digest
     assert Quotient(i, as_index(3)) != Remainder(i, as_index(3))
+
+
+def test_terms_of_multiples_and_of_sums_with_zero_have_their_order() -> None:
+    i, j = as_index(variable("i", 8)), as_index(variable("j", 5))
+    index = i * 5 + j * i - j + 7
+    for factor in (-3, 1, 0, 2):
+        by_term = Index({monomial: own * factor for monomial, own in index.terms})
+        assert (index * factor).terms == (factor * index).terms == by_term.terms
+        assert (index * factor).variables == by_term.variables
+    assert (index + 0).terms == (0 + index).terms == (0 - index * -1).terms == index.terms

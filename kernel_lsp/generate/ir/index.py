@@ -123,6 +123,17 @@ class Index(Digested):
         self._digest: bytes | None = None
         self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
 
+    def scaled(self, factor: int) -> Index:
+        """Return the product with a number, whose terms keep their order."""
+        if factor == 1:
+            return self
+        if not factor:
+            return ZERO
+        product = object.__new__(Index)
+        product.terms = tuple((monomial, factor * own) for monomial, own in self.terms)
+        product._digest, product.variables = None, self.variables
+        return product
+
     @property
     def digest(self) -> bytes:  # type: ignore[override]  # an attribute there
         """Computed on first use: most indices are intermediate results."""
@@ -152,9 +163,13 @@ class Index(Digested):
         return as_index(other) - self
 
     def __mul__(self, other: Index | int) -> Index:
-        terms: dict[Monomial, int] = {}
+        other, terms = as_index(other), dict[Monomial, int]()
+        if (number := other.constant) is not None:
+            return self.scaled(number)
+        if (number := self.constant) is not None:
+            return other.scaled(number)
         for left, left_factor in self.terms:
-            for right, right_factor in as_index(other).terms:
+            for right, right_factor in other.terms:
                 monomial = _sorted(left + right)
                 terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
         return Index(terms)
@@ -250,6 +265,10 @@ def _sorted(monomial: Monomial) -> Monomial:
 
 
 def _sum(left: Index, right: Index, sign: int) -> Index:
+    if not right.terms:
+        return left
+    if not left.terms:
+        return right.scaled(sign)
     terms = dict(left.terms)
     for monomial, factor in right.terms:
         terms[monomial] = terms.get(monomial, 0) + sign * factor

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
+from kernel_lsp.process.collection import paused_collection
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.integrity.address_data import uses_as_data
 from kernel_lsp.toolchain.integrity.device_state import (
@@ -67,6 +68,8 @@ REGISTERS = (
 )
 """The waits of libcu++ may read a clock to sleep, and the barrier of a cooperative grid the driver's workspace."""
 REFUSED_PREFIXES = tuple(prefix for row in REGISTERS for prefix in row.prefixes)
+_MAY_BE_REFUSED = re.compile("|".join(map(re.escape, REFUSED_PREFIXES)))
+"""Statements whose names are worth reading: few of a network's million."""
 ADDRESS_USES = "only alignments of up to 128 bytes, null tests and comparisons of addresses may decide a result"
 NOWHERE = Place(None, None)
 
@@ -90,7 +93,8 @@ def audit(text: str, built: Built) -> tuple[Finding, ...]:
     functions that are not in the text, clocks, and launched names that were not compiled. Warnings: printing, sleeping.
     Information: double-precision arithmetic without a `double` in the text, matrix products in reduced precision.
     """
-    return _audited(text, built.ptx, tuple(built.symbols.items()))
+    with paused_collection():
+        return _audited(text, built.ptx, tuple(built.symbols.items()))
 
 
 @lru_cache(maxsize=N_KEPT)
@@ -153,7 +157,7 @@ def _conspicuous(function: Function) -> tuple[int, ...]:
         nth
         for nth, each in enumerate(function.body)
         if each.opcode.startswith(("nanosleep", "call"))
-        or any(name.startswith(REFUSED_PREFIXES) for name in each.names)
+        or (_MAY_BE_REFUSED.search(each.text) and any(name.startswith(REFUSED_PREFIXES) for name in each.names))
     )
 
 

@@ -227,11 +227,16 @@ def functions_with_only_a_grid_barrier(ptx: PtxText) -> frozenset[str]:
 
 @OncePerCode
 def _is_only_a_barrier(function: Function) -> bool:
-    if all(WORKSPACE_REGISTERS.isdisjoint(statement.names) for statement in function.body):
+    if not any(_names_one_of(statement, WORKSPACE_REGISTERS) for statement in function.body):
         return True
     start = dict.fromkeys(WORKSPACE_REGISTERS, _Kind.ADDRESS)
     kinds = function.inferred(start, _result_kind, lambda first, _: first)
     return all(_is_allowed(statement, kinds) for statement in function.body)
+
+
+def _names_one_of(statement: Statement, registers: Collection[str]) -> bool:
+    """Check whether the statement has one of the registers. Few do, and reading the names of all takes long."""
+    return any(name in statement.text and name in statement.names for name in registers)
 
 
 def _result_kind(statement: Statement, kinds: Mapping[str, _Kind]) -> _Kind | None:
@@ -289,7 +294,8 @@ def functions_that_only_pace_waits(ptx: PtxText) -> frozenset[str]:
 
 @OncePerCode
 def _only_paces_waits(function: Function) -> bool:
-    names = (name for statement in function.body for name in statement.names)
+    may_read = (each for each in function.body if any(clock in each.text for clock in CLOCK_REGISTERS))
+    names = (name for statement in may_read for name in statement.names)
     return any(name.startswith(CLOCK_REGISTERS) for name in names) and _Body(function).only_paces_waits()
 
 

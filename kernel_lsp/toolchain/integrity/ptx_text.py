@@ -88,8 +88,9 @@ class Statement:
     @cached_property
     def source_registers(self) -> tuple[str, ...]:
         """Return the registers in its sources, except predicates and those that address memory."""
-        names = mentioned(_IN_MEMORY.sub("", self.sources))
-        return tuple(name for name in names if name.startswith("%") and not _PREDICATE.fullmatch(name))
+        sources = self.sources
+        names = _MENTIONED.findall(_IN_MEMORY.sub("", sources) if "[" in sources else sources)
+        return tuple([name for name in names if name[0] == "%" and not _PREDICATE.fullmatch(name)])
 
     @property
     def _is_store(self) -> bool:

@@ -184,10 +184,12 @@ def _picks(statements: Sequence[Statement]) -> Iterable[tuple[str, str | int]]:
     """Yield the axis of a block index and the value that it is compared with for equality."""
     axes: dict[str | int, str] = {f"%ctaid.{axis}": axis for axis in "xyz"}
     for statement in statements:
+        if not statement.opcode.startswith(("mov.", "setp.eq.", "setp.ne.")):
+            continue
         step = _step_of(statement)
         if step is not None and step.name == "mov" and step.operands[0] in axes:
             axes[step.result] = axes[step.operands[0]]
-        if step is not None and step.opcode.startswith(("setp.eq.", "setp.ne.")):
+        elif step is not None and step.name == "setp":
             for one, other in (step.operands[:2], step.operands[1::-1]):
                 if one in axes:
                     yield axes[one], other
