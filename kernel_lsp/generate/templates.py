@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Unary
+from kernel_lsp.core.expression import Binary, Unary
 from kernel_lsp.core.plan import LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.attention import (
@@ -38,7 +39,7 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
     is_valid_thread_rows,
     thread_row_comment,
 )
-from kernel_lsp.generate.codegen.routines import order, recurrence
+from kernel_lsp.generate.codegen.routines import order, recurrence, selection
 from kernel_lsp.generate.codegen.routines.order import (
     SortedRows,
     leading_capacity,
@@ -48,6 +49,7 @@ from kernel_lsp.generate.codegen.routines.order import (
     sort_capacity,
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
+from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
@@ -99,6 +101,7 @@ from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_choices import RowChooser
 from kernel_lsp.generate.schedule.row_comments import row_comment
+from kernel_lsp.generate.schedule.selection_choice import choose_selection
 from kernel_lsp.generate.schedule.split_choice import (
     SHAPES,
     default_split_schedule,
@@ -367,8 +370,10 @@ class GroupRenderer:
 
     def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:
         (source,) = group.routine.operands
-        kernel = self.new_kernel(name, order.LOCAL_NAMES)
         rows = SortedRows(group.tensor, source, group.routine.kind == "descending")
+        if (schedule := choose_selection(self.choices, name, rows, self.workload)) is not None:
+            return self._selected(rows, schedule, name)
+        kernel = self.new_kernel(name, order.LOCAL_NAMES)
         capacity = sort_capacity(self.workload.size(rows.length), source.dtype)
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
@@ -378,6 +383,17 @@ class GroupRenderer:
         if leading:
             return RenderedGroup((render_leading(kernel, rows, leading, threads),))
         return RenderedGroup((render_ranked(kernel, rows, threads),))
+
+    def _selected(self, rows: SortedRows, schedule: SelectionSchedule, name: str) -> RenderedGroup:
+        """Return the kernel for packs and the captured length, and one for all other sizes where these are open."""
+        kernel = self.new_kernel(name, selection.LOCAL_NAMES)
+        main = render_selection(kernel, rows, schedule)
+        if not main.conditions:
+            return RenderedGroup((main,))
+        holds = functools.reduce(functools.partial(Binary, "and"), main.conditions)
+        other = self.new_kernel(f"{name}_any_size", selection.LOCAL_NAMES)
+        rest = render_selection(other, rows, SelectionSchedule(schedule.threads, 1, 4))
+        return RenderedGroup((replace(main, conditions=(), when=holds), replace(rest, when=Unary("not", holds))))
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         boxes = self._boxes(group)

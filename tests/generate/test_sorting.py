@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from tests.generate.harness import check, run, tensor
 
@@ -34,11 +35,67 @@ def test_rows_beyond_shared_memory_are_ranked() -> None:
     assert "elements that come before it" in checked.text
 
 
-@pytest.mark.parametrize(("call", "dtype"), [("topk(4, 1)", "f32"), ("topk(300, 1, largest=False)", "f16")])
+@pytest.mark.parametrize(("call", "dtype"), [("topk(4, 1)", "f64"), ("topk(300, 1, largest=False)", "f16")])
 def test_the_first_of_long_rows_are_collected(call: str, dtype: str) -> None:
     inputs = [tensor("x", 2, 5000, dtype=dtype)]
     checked = check(f"def f(x): return x.{call}", inputs=inputs, sizes=({}, {"B": 3, "D": 301}))
     assert "A block keeps the elements" in checked.text
+
+
+def special_rows(length: int) -> dict[str, np.ndarray]:
+    """Return rows in which ties, NaN, infinities or the places of the first elements are special."""
+    rng = np.random.default_rng(0)
+    normal = rng.standard_normal(length)
+    in_few_lists = np.arange(length) // 4 % 256 < 64
+    return {
+        "ascending": np.arange(length, dtype=float),
+        "descending": -np.arange(length, dtype=float),
+        "equal": np.ones(length),
+        "three values": rng.integers(0, 3, length),
+        "NaN": np.where(rng.random(length) < 0.3, np.nan, normal),
+        "only NaN": np.full(length, np.nan),
+        "infinite": np.where(np.arange(length) == length // 2, 1.0, -np.inf),
+        "zeros of both signs": np.where(rng.random(length) < 0.5, 0.0, -0.0),
+        "largest in few lists": np.where(in_few_lists, 9 + normal, -9 + normal),
+        "smallest in few lists": np.where(in_few_lists, -9 + normal, 9 + normal),
+    }
+
+
+SELECTIONS = [
+    (128, 4, True, {}),
+    (999, 5, False, {}),
+    (96, 64, True, {}),
+    (5000, 8, True, {}),
+    (5001, 64, False, {}),
+    (9000, 64, True, {"threads": 64}),
+    (9000, 64, False, {"threads": 64, "lists": 1}),
+]
+
+
+@pytest.mark.parametrize(("length", "k", "largest", "schedule"), SELECTIONS)
+def test_selected_elements_are_those_of_a_stable_sort(length: int, k: int, largest: bool, schedule: dict) -> None:
+    text = f"def f(x): return x.topk({k}, 1, largest={largest})"
+    knobs = {f"f_topk_places.{name}": value for name, value in schedule.items()}
+    checked = check(text, inputs=[tensor("x", 2, length)], schedule=knobs, sizes=({}, {"B": 3, "D": length // 2 + k}))
+    assert "where: D" not in checked.text, "a selection serves rows of any length"
+    rows = np.stack([*special_rows(length).values()]).astype(np.float32)
+    found = run(checked, {"x": rows})
+    expected = torch.sort(torch.from_numpy(rows), dim=1, descending=largest, stable=True).indices[:, :k].numpy()
+    assert found["out_1"].tolist() == expected.tolist()
+    np.testing.assert_array_equal(found["out_0"], np.take_along_axis(rows, expected, 1))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "i32", "u8"])
+def test_elements_of_every_small_type_are_selected(dtype: str) -> None:
+    checked = check(
+        "def f(x): return x.topk(3, 1)[0], x.topk(3, 1, largest=False)[0]", inputs=[tensor("x", 5, 3000, dtype=dtype)]
+    )
+    assert "A block deals the packs" in checked.text
+
+
+def test_a_small_rank_in_long_rows_is_selected() -> None:
+    checked = check("def f(x): return x.kthvalue(3, 0)", inputs=[tensor("x", 3000, 4)])
+    assert "A block deals the packs" in checked.text
 
 
 def test_the_first_of_equal_elements_in_long_rows_are_the_first_places() -> None:

@@ -11,3 +11,50 @@ __device__ inline bool comes_first({T} a, int i, {T} b, int j, int n) {
     if (is_less || is_more) return DESCENDING ? is_more : is_less;
     return i < j;
 }
+
+//@ precedes
+// Whether `a` comes before `b` in a sorted row wherever they stand. NaN is the largest value.
+template <bool DESCENDING>
+__device__ inline bool precedes({T} a, {T} b) {
+    return DESCENDING ? b == b && !(a <= b) : a == a && !(a >= b);
+}
+
+//@ precedes:integer
+// Whether `a` comes before `b` in a sorted row wherever they stand.
+template <bool DESCENDING>
+__device__ inline bool precedes({T} a, {T} b) {
+    return DESCENDING ? a > b : a < b;
+}
+
+//@ order_key
+// A number that is larger the earlier the value comes in a sorted row. NaN is the largest value, zeros are equal.
+template <bool DESCENDING>
+__device__ inline unsigned order_key({T} value) {
+    const unsigned bits = __float_as_uint(value + 0.0f);  // -0.0 becomes 0.0
+    const unsigned key = value != value ? ~0u : bits ^ ((unsigned)((int)bits >> 31) | 0x80000000u);
+    return DESCENDING ? key : ~key;
+}
+
+//@ order_key:integer
+// A number that is larger the earlier the value comes in a sorted row.
+template <bool DESCENDING>
+__device__ inline unsigned order_key({T} value) {
+    const unsigned key = (unsigned)(int)value ^ 0x80000000u;
+    return DESCENDING ? key : ~key;
+}
+
+//@ take_first
+// The largest of a warp's numbers, which differ unless they are 0. It becomes 0.
+template <int N>
+__device__ inline unsigned long long take_first(unsigned long long (&items)[N]) {
+    unsigned long long mine = items[0];
+    #pragma unroll
+    for (int i = 1; i < N; ++i) mine = max(mine, items[i]);
+    const unsigned key = mine >> 32;
+    const unsigned high = __reduce_max_sync(~0u, key);
+    const unsigned low = __reduce_max_sync(~0u, key == high ? (unsigned)mine : 0u);
+    const unsigned long long first = (unsigned long long)high << 32 | low;
+    #pragma unroll
+    for (int i = 0; i < N; ++i) items[i] = items[i] == first ? 0 : items[i];
+    return first;
+}

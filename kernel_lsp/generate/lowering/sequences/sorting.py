@@ -33,8 +33,8 @@ def _topk(call: Call) -> Results:
 @lowers("kthvalue")
 def _kthvalue(call: Call) -> Results:
     axis = _axis(call, call.raw(2, "dim", -1))
-    rank = call.size(1, "k") - 1
-    return _of_rank(call, axis, lambda rest: rank)
+    count = call.size(1, "k")
+    return _of_rank(call, axis, lambda rest: count - 1, count)
 
 
 @lowers("median.dim", "nanmedian.dim")
@@ -151,11 +151,12 @@ def _selected(call: Call, axis: int, count: Index | None, is_descending: bool) -
     return call.builder.pointwise(call.dtype(), call.shape(), value), places
 
 
-def _of_rank(call: Call, axis: int, rank_of: RankOf) -> Results:
-    """Return (values, indices) of the element of one rank of each row. `rank_of` maps a row's index to the rank."""
+def _of_rank(call: Call, axis: int, rank_of: RankOf, count: Index | None = None) -> Results:
+    """Return (values, indices) of the element of one rank of each row. `rank_of` maps a row's index to the rank, which
+    is below `count`."""
     source = call.tensor(0)
     rows = _rows(call, source, axis)
-    places = _sorted_places(call, rows, None, is_descending=False)
+    places = _sorted_places(call, rows, count, is_descending=False)
     shape = rows.shape[:-1]
     at = call.builder.pointwise(
         DType.I64,
