@@ -21,7 +21,7 @@ from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
-from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup, SortedGroup
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
@@ -363,7 +363,7 @@ def _holder(tensor: Tensor, definitions: Mapping[Tensor, Definition]) -> Tensor:
 
 def _main_tensor(group: Group) -> Tensor:
     match group:
-        case ElementwiseGroup(stores=stores):
+        case ElementwiseGroup(stores=stores) | SortedGroup(stores=stores):
             return stores[0].tensor
         case RowGroup(stores=stores, row_stores=row_stores, reductions=reductions):
             if stores:

@@ -41,7 +41,6 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
 )
 from kernel_lsp.generate.codegen.routines import order, recurrence, selection
 from kernel_lsp.generate.codegen.routines.order import (
-    SortedRows,
     leading_capacity,
     render_leading,
     render_ranked,
@@ -84,6 +83,7 @@ from kernel_lsp.generate.fusion.groups import (
     RowScatterGroup,
     ScanGroup,
     ScatterGroup,
+    SortedGroup,
     one_floating_type,
 )
 from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
@@ -168,6 +168,8 @@ class GroupRenderer:
                 return RenderedGroup((), library=(library_step(group.call, group.tensors, self.tensor_names),))
             case RoutineGroup():
                 return self._routine(group, name)
+            case SortedGroup():
+                return self._sorted(group, name)
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         if group.way == "register_tiles" and self.threads in (None, *REGISTER_TILE_THREADS):
@@ -350,8 +352,6 @@ class GroupRenderer:
         return RenderedGroup(render_row_scatter(link, gather, group, found, comment))
 
     def _routine(self, group: RoutineGroup, name: str) -> RenderedGroup:
-        if group.routine.kind in ("ascending", "descending"):
-            return self._sorted(group, name)
         kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
         layer = Recurrence(group.tensor, group.routine)
         values = [blocks for blocks in (8, 4, 2, 1) if layer.is_valid(blocks, 1)]
@@ -368,23 +368,21 @@ class GroupRenderer:
         parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, default, "threads per unit")
         return RenderedGroup((render_recurrence(kernel, layer, blocks, parts),))
 
-    def _sorted(self, group: RoutineGroup, name: str) -> RenderedGroup:
-        (source,) = group.routine.operands
-        rows = SortedRows(group.tensor, source, group.routine.kind == "descending")
+    def _sorted(self, rows: SortedGroup, name: str) -> RenderedGroup:
         if (schedule := choose_selection(self.choices, name, rows, self.workload)) is not None:
             return self._selected(rows, schedule, name)
         kernel = self.new_kernel(name, order.LOCAL_NAMES)
-        capacity = sort_capacity(self.workload.size(rows.length), source.dtype)
+        capacity = sort_capacity(self.workload.size(rows.length), rows.source.dtype)
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
-        leading = leading_capacity(rows.places.shape[-1].constant, source.dtype, threads)
+        leading = leading_capacity(rows.count.constant, rows.source.dtype, threads)
         if capacity:
             return RenderedGroup((render_sorted(kernel, rows, capacity, threads),))
         if leading:
             return RenderedGroup((render_leading(kernel, rows, leading, threads),))
         return RenderedGroup((render_ranked(kernel, rows, threads),))
 
-    def _selected(self, rows: SortedRows, schedule: SelectionSchedule, name: str) -> RenderedGroup:
+    def _selected(self, rows: SortedGroup, schedule: SelectionSchedule, name: str) -> RenderedGroup:
         """Return the kernel for packs and the captured length, and one for all other sizes where these are open."""
         kernel = self.new_kernel(name, selection.LOCAL_NAMES)
         main = render_selection(kernel, rows, schedule)

@@ -75,7 +75,7 @@ SELECTIONS = [
 @pytest.mark.parametrize(("length", "k", "largest", "schedule"), SELECTIONS)
 def test_selected_elements_are_those_of_a_stable_sort(length: int, k: int, largest: bool, schedule: dict) -> None:
     text = f"def f(x): return x.topk({k}, 1, largest={largest})"
-    knobs = {f"f_topk_places.{name}": value for name, value in schedule.items()}
+    knobs = {f"f.{name}": value for name, value in schedule.items()}
     checked = check(text, inputs=[tensor("x", 2, length)], schedule=knobs, sizes=({}, {"B": 3, "D": length // 2 + k}))
     assert "where: D" not in checked.text, "a selection serves rows of any length"
     rows = np.stack([*special_rows(length).values()]).astype(np.float32)

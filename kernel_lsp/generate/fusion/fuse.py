@@ -30,6 +30,7 @@ from kernel_lsp.generate.fusion.groups import (
     RowGroup,
     RowScatterGroup,
     ScanGroup,
+    SortedGroup,
     Store,
     WholeReduction,
     scalars_of_group,
@@ -39,6 +40,7 @@ from kernel_lsp.generate.fusion.row_algebra import simplified
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.fusion.scatters import grow_scatter
+from kernel_lsp.generate.fusion.sorted_places import grow_sorted
 from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.sizes import Sizes, unravel_like, unravel_safe
@@ -138,6 +140,8 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return grow_scatter(progress, seed, definition)
         case LibraryResult():
             return grow_library(progress, seed, definition)
+        case Routine(kind="ascending" | "descending"):
+            return grow_sorted(progress, seed, definition)
         case Routine():
             return RoutineGroup(seed, definition), [seed]
     return _grow_elementwise(progress, seed)
@@ -209,7 +213,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             line_stores=tuple(store for store in group.line_stores if store.tensor in stored),
         )
         return simplified(kept)
-    if isinstance(group, ElementwiseGroup | ScanGroup):
+    if isinstance(group, ElementwiseGroup | ScanGroup | SortedGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):
         return replace(group, stores=_stores(group, stored))
@@ -230,7 +234,9 @@ def _stores(
 def _does_anything(group: Group) -> bool:
     """Return True if the group writes memory that is read or returned."""
     match group:
-        case ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup() | RowScatterGroup():
+        case (
+            ElementwiseGroup() | ContractionGroup() | AttentionGroup() | ScanGroup() | RowScatterGroup() | SortedGroup()
+        ):
             return bool(group.stores)
         case RowGroup():
             found = (*group.reductions, *group.line_sums)

@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.fusion.graph import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
-from kernel_lsp.generate.ir.scalar import Access, IndexValue, Scalar, accesses
+from kernel_lsp.generate.ir.scalar import Access, Argument, IndexValue, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
 from kernel_lsp.generate.library import without_scale
@@ -284,6 +284,41 @@ class RoutineGroup:
     routine: Routine
 
 
+@dataclass(frozen=True)
+class SortedGroup:
+    """A kernel that finds the first elements of each row of `source` in sorted order. Stores are over `row` and `rank`;
+    the place of an element in its row is their argument `place`, and `places` holds it where others read it."""
+
+    routine: Routine
+    places: Tensor
+    row: Variable
+    rank: Variable
+    place: Argument
+    stores: tuple[Store, ...]
+
+    @property
+    def source(self) -> Tensor:
+        return self.routine.operands[0]
+
+    @property
+    def is_descending(self) -> bool:
+        return self.routine.kind == "descending"
+
+    @property
+    def length(self) -> Index:
+        """Return the elements of a row."""
+        return self.source.shape[-1]
+
+    @property
+    def count(self) -> Index:
+        """Return the elements of a row that are wanted."""
+        return self.rank.extent
+
+    @property
+    def n_rows(self) -> Index:
+        return self.row.extent
+
+
 Group = (
     ElementwiseGroup
     | RowGroup
@@ -295,6 +330,7 @@ Group = (
     | RowScatterGroup
     | LibraryGroup
     | RoutineGroup
+    | SortedGroup
 )
 
 
@@ -337,6 +373,8 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(LibraryResult(group.call))
         case RoutineGroup():
             return scalars_of(group.routine)
+        case SortedGroup():
+            return [*scalars_of(group.routine), *(store.scalar for store in group.stores)]
 
 
 def one_floating_type(group: ElementwiseGroup | RowGroup) -> DType | None:
@@ -354,7 +392,7 @@ def written_by(group: Group) -> set[Tensor]:
         case AttentionGroup():
             log_sums = {group.log_sums.tensor} if group.log_sums is not None else set()
             return log_sums | {store.tensor for store in group.stores}
-        case ElementwiseGroup() | ContractionGroup() | RowScatterGroup():
+        case ElementwiseGroup() | ContractionGroup() | RowScatterGroup() | SortedGroup():
             return {store.tensor for store in group.stores}
         case AttentionGradientGroup():
             stores = [store for output in group.outputs for store in output.stores]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.routines.order import SortedRows
 from kernel_lsp.generate.codegen.routines.selection import MAX_ITEMS, WARP, SelectionSchedule, selects
+from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
@@ -19,7 +19,7 @@ THREADS_PER_SM = 1024
 """Minimum threads of an SM that keep enough loads in flight."""
 
 
-def choose_selection(choices: Choices, name: str, rows: SortedRows, workload: Workload) -> SelectionSchedule | None:
+def choose_selection(choices: Choices, name: str, rows: SortedGroup, workload: Workload) -> SelectionSchedule | None:
     """Pick the schedule of a selection; None where rows are to be sorted."""
     if not selects(rows) or workload.capability < AMPERE:
         return None
@@ -36,7 +36,7 @@ def choose_selection(choices: Choices, name: str, rows: SortedRows, workload: Wo
     return replace(schedule, is_short=is_short)
 
 
-def default_selection(rows: SortedRows, workload: Workload) -> SelectionSchedule:
+def default_selection(rows: SortedGroup, workload: Workload) -> SelectionSchedule:
     """Return a warp for each row that its registers hold, else a block of as many threads as its lists need."""
     length, n_rows = workload.size(rows.length), workload.size(rows.n_rows)
     widths = _widths(rows, workload)
@@ -54,7 +54,7 @@ def default_selection(rows: SortedRows, workload: Workload) -> SelectionSchedule
     return SelectionSchedule(threads, max(widths), DEFAULT_LISTS)
 
 
-def _widths(rows: SortedRows, workload: Workload) -> tuple[int, ...]:
+def _widths(rows: SortedGroup, workload: Workload) -> tuple[int, ...]:
     """Return the elements per load that divide the captured rows."""
     length, most = workload.size(rows.length), MAX_PACK_BYTES // rows.source.dtype.itemsize
     return tuple(width for width in (1, 2, 4, 8, 16) if width <= most and length % width == 0)

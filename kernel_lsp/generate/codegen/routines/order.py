@@ -7,43 +7,27 @@ may be among the wanted first ones and sorts these; where too many are wanted, e
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, rendered
-from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, name_coordinates, rendered
+from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.ir.index import ONE, Index, product
+from kernel_lsp.generate.fusion.groups import SortedGroup
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.tensor import Tensor
 
-_NAMES = "i j row keys key places place span stride pair low high tile mine rank end is_upward n_found last next slot"
+_NAMES = (
+    "place i j row keys key places place span stride pair low high tile mine rank end is_upward n_found last next slot"
+)
 LOCAL_NAMES = (*_NAMES.split(), "last_place")
 MAX_SHARED_BYTES = 48 << 10
 """Maximum bytes of static shared memory of a block."""
 MAX_SORTED = 4096
 """Maximum elements of a row that one block sorts; 8 bytes each fill two thirds of static shared memory."""
 PLACE_BYTES = 4
-
-
-@dataclass(frozen=True)
-class SortedRows:
-    """Element (row, rank) of `places` is the place in its row of the element of that rank, of each row of `source`."""
-
-    places: Tensor
-    source: Tensor
-    is_descending: bool
-
-    @property
-    def length(self) -> Index:
-        """Return the elements of a row."""
-        return self.source.shape[-1]
-
-    @property
-    def n_rows(self) -> Index:
-        return product(self.source.shape[:-1]) if len(self.source.shape) > 1 else ONE
 
 
 def sort_capacity(length: int, dtype: DType) -> int | None:
@@ -53,12 +37,12 @@ def sort_capacity(length: int, dtype: DType) -> int | None:
     return capacity if capacity <= MAX_SORTED and n_bytes <= MAX_SHARED_BYTES else None
 
 
-def render_sorted(kernel: KernelWriter, rows: SortedRows, capacity: int, threads: int) -> RenderedKernel:
+def render_sorted(kernel: KernelWriter, rows: SortedGroup, capacity: int, threads: int) -> RenderedKernel:
     """Render the kernel that sorts each row in shared memory."""
     scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
     type_, first = _key_type(rows), _comparison(kernel, rows)
-    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    source = kernel.pointer(rows.source)
     prefix = "(long long)" if kernel.index_type == "long long" else ""
     body = f"""
     __shared__ {type_} keys[{capacity}];
@@ -70,7 +54,10 @@ def render_sorted(kernel: KernelWriter, rows: SortedRows, capacity: int, threads
     }}
 {_network(capacity, threads, type_, first, n)}
     __syncthreads();
-    for (int i = threadIdx.x; i < {count}; i += {threads}) {target}[row * {count} + i] = places[i];
+    for (int i = threadIdx.x; i < {count}; i += {threads}) {{
+        const int place = places[i];
+{stores_of(kernel, rows, "i", "place", depth=2)}
+    }}
 """
     scope.lines += body.strip("\n").split("\n")
     conditions = () if rows.length.constant is not None else (_at_most(rows.length, capacity),)
@@ -78,12 +65,12 @@ def render_sorted(kernel: KernelWriter, rows: SortedRows, capacity: int, threads
     return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,), conditions)
 
 
-def render_ranked(kernel: KernelWriter, rows: SortedRows, threads: int) -> RenderedKernel:
+def render_ranked(kernel: KernelWriter, rows: SortedGroup, threads: int) -> RenderedKernel:
     """Render the kernel in which each element counts those before it."""
     scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
     type_, first = _key_type(rows), _comparison(kernel, rows)
-    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    source = kernel.pointer(rows.source)
     tiles = f"(({n} + {threads - 1}) / {threads})"
     prefix = "(long long)" if kernel.index_type == "long long" else ""
 
@@ -103,7 +90,9 @@ def render_ranked(kernel: KernelWriter, rows: SortedRows, threads: int) -> Rende
         const int end = min({n} - tile, {threads});
         for (int j = 0; j < end; ++j) rank += {first}(keys[j], tile + j, mine, i, {n});
     }}
-    if (i < {n} && rank < {count}) {target}[row * {count} + rank] = i;
+    if (i < {n} && rank < {count}) {{
+{stores_of(kernel, rows, "rank", "i", depth=2)}
+    }}
 """
     scope.lines += body.strip("\n").split("\n")
     grid = binary("*", to_expression(rows.n_rows), blocks_of(rows.length, threads))
@@ -121,13 +110,13 @@ def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | No
     return capacity if capacity <= MAX_SORTED and n_bytes < MAX_SHARED_BYTES else None
 
 
-def render_leading(kernel: KernelWriter, rows: SortedRows, capacity: int, threads: int) -> RenderedKernel:
+def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threads: int) -> RenderedKernel:
     """Render the kernel that collects candidates for the first places of a long row, and sorts them when they are
     many. The order is total, so the result does not depend on the order in which threads add candidates."""
     scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.places.shape[-1])
+    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
     type_, first = _key_type(rows), _comparison(kernel, rows)
-    source, target = kernel.pointer(rows.source), kernel.target(rows.places)
+    source = kernel.pointer(rows.source)
     prefix = "(long long)" if kernel.index_type == "long long" else ""
 
     def element(place: str) -> str:
@@ -167,7 +156,10 @@ def render_leading(kernel: KernelWriter, rows: SortedRows, capacity: int, thread
         }}
         __syncthreads();
     }}
-    for (int i = threadIdx.x; i < {count}; i += {threads}) {target}[row * {count} + i] = places[i];
+    for (int i = threadIdx.x; i < {count}; i += {threads}) {{
+        const int place = places[i];
+{stores_of(kernel, rows, "i", "place", depth=2)}
+    }}
 """
     scope.lines += body.strip("\n").split("\n")
     comment = (
@@ -175,6 +167,17 @@ def render_leading(kernel: KernelWriter, rows: SortedRows, capacity: int, thread
         f"by a bitonic network when there may be more than {capacity}."
     )
     return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,))
+
+
+def stores_of(kernel: KernelWriter, rows: SortedGroup, rank: str, place: str, depth: int) -> str:
+    """Return the statements, this deep, that store the element of a rank: it is at `place` in the row `row`."""
+    scope = Scope(kernel, depth=depth)
+    scope.define(rows.row, "row")
+    scope.define(rows.rank, rank)
+    scope.bind(rows.place, Text(place, ATOM))
+    name_coordinates(kernel, as_index(rows.row), rows.places.shape[:-1])
+    write_stores(scope, rows.stores)
+    return "\n".join(scope.lines)
 
 
 def _network(capacity: int, threads: int, type_: str, first: str, n: str) -> str:
@@ -200,11 +203,11 @@ def _network(capacity: int, threads: int, type_: str, first: str, n: str) -> str
     }}"""
 
 
-def _key_type(rows: SortedRows) -> str:
+def _key_type(rows: SortedGroup) -> str:
     return COMPUTE_TYPE[rows.source.dtype]
 
 
-def _comparison(kernel: KernelWriter, rows: SortedRows) -> str:
+def _comparison(kernel: KernelWriter, rows: SortedGroup) -> str:
     return f"{kernel.use('comes_first', rows.source.dtype)}<{str(rows.is_descending).lower()}>"
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
-from kernel_lsp.generate.codegen.routines.order import SortedRows
+from kernel_lsp.generate.codegen.routines.order import stores_of
 from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.sizes import to_expression
 
 _NAMES = """
-row line n_packs best at pack loaded u v first items found bounds winners last n_found n_kept lane leader bound limit
-left is_taken i j mine other rank n_winners n_again start end value key span stride pair low
+row place line n_packs best at pack loaded u v first items found bounds winners last n_found n_kept lane leader bound
+limit left i j mine other rank n_winners n_again start end value key span stride pair low
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 MAX_KEPT = 64
@@ -41,18 +42,18 @@ class SelectionSchedule:
     is_short: bool = False
 
 
-def selects(rows: SortedRows) -> bool:
+def selects(rows: SortedGroup) -> bool:
     """Return whether the kernels of this module can find the wanted elements."""
-    count = rows.places.shape[-1].constant
+    count = rows.count.constant
     return count is not None and 1 <= count <= MAX_KEPT and rows.source.dtype.itemsize <= 4
 
 
-def render_selection(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSchedule) -> RenderedKernel:
+def render_selection(kernel: KernelWriter, rows: SortedGroup, schedule: SelectionSchedule) -> RenderedKernel:
     """Render the kernel of a schedule."""
     return (_render_short if schedule.is_short else _render_long)(kernel, rows, schedule)
 
 
-def _render_short(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSchedule) -> RenderedKernel:
+def _render_short(kernel: KernelWriter, rows: SortedGroup, schedule: SelectionSchedule) -> RenderedKernel:
     """Render the kernel that keeps a row in the registers of a warp."""
     scope = Scope(kernel)
     head = _Head(kernel, rows, schedule)
@@ -82,15 +83,15 @@ def _render_short(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSch
         for (int i = 1; i < {n_items}; ++i) mine = max(mine, items[i]);
         const unsigned leader = __reduce_max_sync(~0u, mine);
         if (lane != __ffs(__ballot_sync(~0u, left != 0 && mine == leader)) - 1) continue;
-        bool is_taken = false;
+        int place = -1;
         #pragma unroll
         for (int i = 0; i < {n_items}; ++i) {{
-            if (is_taken || items[i] != leader || (left >> i & 1) == 0) continue;
-            {head.target}[row * {count} + rank] = lane * {n_items} + i;
+            if (place >= 0 || items[i] != leader || (left >> i & 1) == 0) continue;
+            place = lane * {n_items} + i;
             items[i] = 0;
             left ^= 1u << i;
-            is_taken = true;
         }}
+{stores_of(kernel, rows, "rank", "place", depth=2)}
     }}
 """
     scope.lines += body.strip("\n").split("\n")
@@ -101,7 +102,7 @@ def _render_short(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSch
     return rendered(kernel, comment, scope.lines, (blocks_of(rows.n_rows, rows_per_block),), (threads,), conditions)
 
 
-def _render_long(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSchedule) -> RenderedKernel:
+def _render_long(kernel: KernelWriter, rows: SortedGroup, schedule: SelectionSchedule) -> RenderedKernel:
     """Render the kernel that reads each row once and the lists of its first elements twice."""
     scope = Scope(kernel)
     head = _Head(kernel, rows, schedule)
@@ -125,7 +126,10 @@ def _render_long(kernel: KernelWriter, rows: SortedRows, schedule: SelectionSche
         const unsigned long long mine = found[threadIdx.x];
         int rank = 0;
         for (int j = 0; j < end; ++j) rank += found[j] > mine;
-        if (rank < {head.count}) {head.target}[row * {head.count} + rank] = ~(unsigned)mine;
+        const int place = ~(unsigned)mine;
+        if (rank < {head.count}) {{
+{stores_of(kernel, rows, "rank", "place", depth=3)}
+        }}
     }}
 """
     scope.lines += body.strip("\n").split("\n")
@@ -261,15 +265,15 @@ class _Head:
     """What the parts of a kernel's text share."""
 
     kernel: KernelWriter
-    rows: SortedRows
+    rows: SortedGroup
     schedule: SelectionSchedule
 
     def __post_init__(self) -> None:
         dtype = self.rows.source.dtype
         self.n = self.kernel.size("n_columns", self.rows.length)
-        self.count = self.rows.places.shape[-1].constant or 0
+        self.count = self.rows.count.constant or 0
         self.type = COMPUTE_TYPE[dtype]
-        self.source, self.target = self.kernel.pointer(self.rows.source), self.kernel.target(self.rows.places)
+        self.source = self.kernel.pointer(self.rows.source)
         self.descending = str(self.rows.is_descending).lower()
         self.prefix = "(long long)" if self.kernel.index_type == "long long" else ""
         self.kernel.use("Pack")
