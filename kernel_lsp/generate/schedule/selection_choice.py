@@ -10,7 +10,8 @@ from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
-LISTS = (1, 2, 4, 8, 16, 32)
+PACKS_OF_SHORT_ROWS = (1, 2, 4, 8, 16, 32)
+LISTS = (1, 2, 4, 8)
 DEFAULT_LISTS = 4
 THREADS = (64, 128, 256, 512, 1024)
 PACKS_PER_LIST = 8
@@ -26,10 +27,11 @@ def choose_selection(choices: Choices, name: str, rows: SortedGroup, workload: W
     if not choices.pick_int(f"{name}.selects", (0, 1), 1, "read rows once for their first elements, without a sort"):
         return None
     default = default_selection(rows, workload)
+    lists = PACKS_OF_SHORT_ROWS if default.is_short else LISTS
     schedule = SelectionSchedule(
         choices.pick_int(f"{name}.threads", THREADS, default.threads, "threads per block"),
         choices.pick_int(f"{name}.vector", _widths(rows, workload), default.vector, "neighbouring elements per load"),
-        choices.pick_int(f"{name}.lists", LISTS, default.lists, "lists or packs per thread"),
+        choices.pick_int(f"{name}.lists", lists, default.lists, "lists or packs per thread"),
     )
     n_items = schedule.vector * schedule.lists
     is_short = n_items <= MAX_ITEMS and workload.size(rows.length) <= WARP * n_items
@@ -41,9 +43,9 @@ def default_selection(rows: SortedGroup, workload: Workload) -> SelectionSchedul
     length, n_rows = workload.size(rows.length), workload.size(rows.n_rows)
     widths = _widths(rows, workload)
     if length <= WARP * MAX_ITEMS:
-        shapes = [(vector * lists, lists, vector) for vector in widths for lists in LISTS]
+        shapes = [(vector * lists, lists, vector) for vector in widths for lists in PACKS_OF_SHORT_ROWS]
         _, lists, vector = min(shape for shape in shapes if shape[0] * WARP >= length)
-        return SelectionSchedule(128, vector, lists)
+        return SelectionSchedule(128, vector, lists, is_short=True)
     n_packs = length // max(widths)
     threads = THREADS[0]
     while threads < THREADS[-1] and (
