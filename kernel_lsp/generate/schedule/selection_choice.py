@@ -10,12 +10,13 @@ from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
-PACKS_OF_SHORT_ROWS = (1, 2, 4, 8, 16, 32)
+PACKS_OF_SHORT_ROWS = (1, 2, 4, 8, 16)
 LISTS = (1, 2, 4, 8)
-DEFAULT_LISTS = 4
+MANY = 16
+"""Elements of a row from which on a thread has twice as many lists: as many are read again."""
 THREADS = (64, 128, 256, 512, 1024)
-PACKS_PER_LIST = 8
-"""Packs of a list in long rows: a block reads the lists of the first elements twice."""
+ELEMENTS_PER_THREAD = 128
+"""Elements of long rows for each thread. (4096, 32000), k = 8, H200: 129 us by 256 threads of 2 lists, 142 by 128."""
 THREADS_PER_SM = 1024
 """Minimum threads of an SM that keep enough loads in flight."""
 
@@ -46,14 +47,14 @@ def default_selection(rows: SortedGroup, workload: Workload) -> SelectionSchedul
         shapes = [(vector * lists, lists, vector) for vector in widths for lists in PACKS_OF_SHORT_ROWS]
         _, lists, vector = min(shape for shape in shapes if shape[0] * WARP >= length)
         return SelectionSchedule(128, vector, lists, is_short=True)
-    n_packs = length // max(widths)
+    lists = 2 if (rows.count.constant or 0) <= MANY else 4
     threads = THREADS[0]
     while threads < THREADS[-1] and (
-        threads * DEFAULT_LISTS * PACKS_PER_LIST < n_packs
-        or (n_rows * threads < THREADS_PER_SM * workload.n_multiprocessors and threads * DEFAULT_LISTS < n_packs)
+        threads * ELEMENTS_PER_THREAD < length
+        or (n_rows * threads < THREADS_PER_SM * workload.n_multiprocessors and threads * lists * max(widths) < length)
     ):
         threads *= 2
-    return SelectionSchedule(threads, max(widths), DEFAULT_LISTS)
+    return SelectionSchedule(threads, max(widths), lists)
 
 
 def _widths(rows: SortedGroup, workload: Workload) -> tuple[int, ...]:

@@ -58,3 +58,23 @@ __device__ inline unsigned long long take_first(unsigned long long (&items)[N]) 
     for (int i = 0; i < N; ++i) items[i] = items[i] == first ? 0 : items[i];
     return first;
 }
+
+//@ sort_items
+// Sorts numbers in registers, the largest first; equal ones keep their order. `at` moves with them.
+template <int N>
+__device__ inline void sort_items(unsigned (&items)[N], int (&at)[N]) {
+    #pragma unroll
+    for (int turn = 0; turn < N; ++turn) {
+        #pragma unroll
+        for (int i = 0; i + 1 < N; ++i) {
+            if (i % 2 != turn % 2) continue;
+            const unsigned item = items[i];
+            const int place = at[i];
+            const bool swaps = items[i + 1] > item;
+            items[i] = swaps ? items[i + 1] : item;
+            items[i + 1] = swaps ? item : items[i + 1];
+            at[i] = swaps ? at[i + 1] : place;
+            at[i + 1] = swaps ? place : at[i + 1];
+        }
+    }
+}

@@ -11,6 +11,7 @@ import textwrap
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant
+from kernel_lsp.generate.codegen.elements.packs import WORD_BYTES
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
 from kernel_lsp.generate.codegen.routines.order import stores_of
@@ -20,15 +21,15 @@ from kernel_lsp.generate.ir.sizes import to_expression
 
 _NAMES = """
 row place line n_packs best at pack loaded u v first items found bounds winners last n_found n_kept lane leader bound
-limit left i j mine other rank n_winners n_again start end value key span stride pair low
+limit n_left is_mine owner size i j mine other rank n_winners n_again start end value key span stride pair low
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 MAX_KEPT = 64
 """Maximum elements that are selected: a block reads as many lists twice."""
 MAX_CANDIDATES = 2048
 """Candidates that a block sorts, a power of two; 8 bytes each."""
-MAX_ITEMS = 32
-"""Maximum elements of a row that a thread holds: a word has a bit for each."""
+MAX_ITEMS = 16
+"""Maximum elements of a row that a thread sorts in registers."""
 WARP = 32
 
 
@@ -66,36 +67,45 @@ def _render_short(kernel: KernelWriter, rows: SortedGroup, schedule: SelectionSc
     if (row >= {n_rows}) return;
 {head.line()}
     unsigned items[{n_items}];
-    unsigned left = 0;  // bit i: item i is an element that was not taken yet
+    int at[{n_items}];
+    int n_left = 0;
     #pragma unroll
     for (int u = 0; u < {schedule.lists}; ++u) {{
         const int pack = lane * {schedule.lists} + u;
         const {head.pack} loaded = line[min(pack, n_packs - 1)];
-        if (pack < n_packs) left |= {(1 << vector) - 1}u << u * {vector};
+        if (pack < n_packs) n_left += {vector};
         #pragma unroll
         for (int v = 0; v < {vector}; ++v) {{
             items[u * {vector} + v] = pack < n_packs ? {head.key(head.element("loaded", "v"))} : 0;
+            at[u * {vector} + v] = u * {vector} + v;
         }}
     }}
-    for (int rank = 0; rank < {count}; ++rank) {{
-        unsigned mine = items[0];
-        #pragma unroll
-        for (int i = 1; i < {n_items}; ++i) mine = max(mine, items[i]);
-        const unsigned leader = __reduce_max_sync(~0u, mine);
-        if (lane != __ffs(__ballot_sync(~0u, left != 0 && mine == leader)) - 1) continue;
-        int place = -1;
-        #pragma unroll
-        for (int i = 0; i < {n_items}; ++i) {{
-            if (place >= 0 || items[i] != leader || (left >> i & 1) == 0) continue;
-            place = lane * {n_items} + i;
-            items[i] = 0;
-            left ^= 1u << i;
+    {kernel.use("sort_items")}(items, at);
+    for (int start = 0; start < {count}; start += {WARP}) {{
+        int place = 0;
+        for (int i = 0; i < min({count} - start, {WARP}); ++i) {{
+            const unsigned leader = __reduce_max_sync(~0u, items[0]);
+            const int owner = __ffs(__ballot_sync(~0u, n_left > 0 && items[0] == leader)) - 1;
+            const int found = __shfl_sync(~0u, lane * {n_items} + at[0], owner);
+            if (lane == i) place = found;
+            const bool is_mine = lane == owner;
+            n_left -= is_mine;
+            #pragma unroll
+            for (int j = 0; j < {n_items}; ++j) {{
+                items[j] = is_mine ? (j + 1 < {n_items} ? items[j + 1] : 0) : items[j];
+                at[j] = is_mine && j + 1 < {n_items} ? at[j + 1] : at[j];
+            }}
         }}
-{stores_of(kernel, rows, "rank", "place", depth=2)}
+        const int rank = start + lane;
+        if (rank < {count}) {{
+{stores_of(kernel, rows, "rank", "place", depth=3)}
+        }}
     }}
 """
     scope.lines += body.strip("\n").split("\n")
-    comment = f"A warp holds a row of at most {WARP * n_items} elements in registers and takes the first {count} times."
+    comment = (
+        f"A warp sorts the {n_items} elements of a row in each lane, and takes the first of all {count} times."
+    )
     conditions = divisible(rows.length, vector)
     if rows.length.constant is None:
         conditions += (Binary("<=", to_expression(rows.length), Constant(WARP * n_items)),)
@@ -155,7 +165,7 @@ def _streamed(head: _Head) -> str:
     for (int start = threadIdx.x; start < n_packs; start += {threads * lists}) {{
         {head.pack} loaded[{lists}];
         #pragma unroll
-        for (int u = 0; u < {lists}; ++u) loaded[u] = line[min(start + u * {threads}, n_packs - 1)];
+        for (int u = 0; u < {lists}; ++u) loaded[u] = {head.read(f"min(start + u * {threads}, n_packs - 1)")};
         #pragma unroll
         for (int u = 0; u < {lists}; ++u) {{
             {head.type} first = {head.element("loaded[u]", "0")};
@@ -243,11 +253,13 @@ def _candidates(head: _Head) -> str:
 def _network(threads: int) -> str:
     """Return the bitonic network that sorts the candidates, the largest first."""
     return f"""\
-    for (int i = end + threadIdx.x; i < {MAX_CANDIDATES}; i += {threads}) found[i] = 0;
-    for (int span = 2; span <= {MAX_CANDIDATES}; span *= 2) {{
+    int size = {threads};
+    while (size < end) size *= 2;
+    for (int i = end + threadIdx.x; i < size; i += {threads}) found[i] = 0;
+    for (int span = 2; span <= size; span *= 2) {{
         for (int stride = span / 2; stride > 0; stride /= 2) {{
             __syncthreads();
-            for (int pair = threadIdx.x; pair < {MAX_CANDIDATES // 2}; pair += {threads}) {{
+            for (int pair = threadIdx.x; pair < size / 2; pair += {threads}) {{
                 const int low = 2 * pair - pair % stride;
                 const unsigned long long mine = found[low], other = found[low + stride];
                 if ((other > mine) == (low / span % 2 == 0)) {{
@@ -284,6 +296,11 @@ class _Head:
         return f"""\
     const {self.pack}* line = packs<{self.schedule.vector}>({self.source} + row * {self.n});
     const int n_packs = {self.n} / {self.schedule.vector};"""
+
+    def read(self, place: str) -> str:
+        """Return a pack that is unlikely to be read again."""
+        n_bytes = self.schedule.vector * self.rows.source.dtype.itemsize
+        return f"{self.kernel.use('load_once')}(line + {place})" if n_bytes >= WORD_BYTES else f"line[{place}]"
 
     def element(self, pack: str, place: str) -> str:
         return loaded(f"{pack}.item[{place}]", self.rows.source.dtype).text
