@@ -69,6 +69,7 @@ SELECTIONS = [
     (5001, 64, False, {}),
     (9000, 64, True, {"threads": 64}),
     (9000, 64, False, {"threads": 64, "lists": 1}),
+    (500, 40, True, {}),
 ]
 
 
