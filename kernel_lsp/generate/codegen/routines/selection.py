@@ -103,9 +103,7 @@ def _render_short(kernel: KernelWriter, rows: SortedGroup, schedule: SelectionSc
     }}
 """
     scope.lines += body.strip("\n").split("\n")
-    comment = (
-        f"A warp sorts the {n_items} elements of a row in each lane, and takes the first of all {count} times."
-    )
+    comment = f"A warp sorts the {n_items} elements of a row in each lane, and takes the first of all {count} times."
     conditions = divisible(rows.length, vector)
     if rows.length.constant is None:
         conditions += (Binary("<=", to_expression(rows.length), Constant(WARP * n_items)),)
