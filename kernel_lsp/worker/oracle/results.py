@@ -57,7 +57,7 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
     cancelled = [may_cancel(run, families, e, m) for e, m in zip(expected, moved)]
     if not any(cancelled):
         return moved
-    n_draws = N_DRAWS if _n_elements(case) <= 2 * MAX_DRAWN_ELEMENTS else 2
+    n_draws = N_DRAWS if _is_small(case, expected) else 2
     draws = [moved, *(_response_of_steps(run, case, expected, draw) for draw in range(n_draws))]
     return [
         _farthest(e, of_one) if is_cancelled else of_one[0]
