@@ -52,10 +52,10 @@ from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, re
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
+from kernel_lsp.generate.codegen.rows.online_rows import OnlineRowRenderer
 from kernel_lsp.generate.codegen.rows.packed_columns import PackedColumnRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
-from kernel_lsp.generate.codegen.rows.rows import RowRenderer
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scans import scan
 from kernel_lsp.generate.codegen.scans.scan import render_scan
@@ -457,7 +457,7 @@ class GroupRenderer:
             packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.workload)
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
         group = with_lines(group, chosen.schedule.vector, self.workload)
-        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else RowRenderer
+        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else OnlineRowRenderer
         text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)
 

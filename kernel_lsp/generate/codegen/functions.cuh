@@ -180,10 +180,22 @@ __device__ inline {T} integer_power({T} base, {T} exponent) {
 template <int N>
 __device__ inline void {adding}(const {T} (&values)[N], {T}& largest, {T}& sum) {
     const {T} before = largest;
-    for (int v = 0; v < N; ++v) largest = maximum(largest, values[v]);
+    for (int v = 0; v < N; ++v) largest = nan_max(largest, values[v]);
     const {T} pivot = largest == -CUDART_INF_F ? 0.0{s} : largest;
     sum *= {exp}(before - pivot);
     for (int v = 0; v < N; ++v) sum += {exp}(values[v] - pivot);
+}
+
+//@ raise_peak
+// Raises a maximum to that of N more values, and sets its finite pivot. Returns what then multiplies exponentials relative
+// to the pivot; `shift` is what distances from it change by.
+template <int N>
+__device__ inline float raise_peak(const float (&values)[N], float& peak, float& pivot, float& shift) {
+    const float before = peak, old_pivot = pivot;
+    for (int v = 0; v < N; ++v) peak = nan_max(peak, values[v]);
+    pivot = peak == -CUDART_INF_F ? 0.0f : peak;
+    shift = old_pivot - pivot;
+    return expf(before - pivot);
 }
 
 //@ add_moments

@@ -41,6 +41,7 @@ from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.fusion.scatters import grow_scatter
 from kernel_lsp.generate.fusion.sorted_places import grow_sorted
+from kernel_lsp.generate.fusion.weighted_sums import with_weighted_sums
 from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.sizes import Sizes, unravel_like, unravel_safe
@@ -212,7 +213,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             line_sums=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.line_sums),
             line_stores=tuple(store for store in group.line_stores if store.tensor in stored),
         )
-        return simplified(kept)
+        return with_weighted_sums(simplified(kept))
     if isinstance(group, ElementwiseGroup | ScanGroup | SortedGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):

@@ -52,7 +52,7 @@ def _with_finite_sums(group: RowGroup) -> RowGroup:
         peak = _guarded_peak(entry, group)
         if peak is not None and not entry.stored:
             plain = operation("exp", entry.scalar.dtype, operation("sub", peak.dtype, _shifted(entry.scalar)[0], peak))
-            group = _replaced(group, {entry.tensor: _or_exp(peak, Access(entry.tensor, _at(group, entry.tensor)))})
+            group = _replaced(group, {entry.tensor: _or_exp(peak, result_of(group, entry.tensor))})
             group = _with_reduction(group, replace(entry, scalar=plain))
     return group
 
@@ -78,19 +78,19 @@ def _without_logarithms(group: RowGroup) -> RowGroup:
 
     def change(scalar: Scalar) -> Scalar:
         logarithm, quotient = operands_of(scalar, "log"), operands_of(scalar, "div")
-        if logarithm and (parts := operands_of(_in_float(logarithm[0]), "div")):
-            exponent = operands_of(_in_float(parts[0]), "exp")
+        if logarithm and (parts := operands_of(in_float(logarithm[0]), "div")):
+            exponent = operands_of(in_float(parts[0]), "exp")
             if exponent and group.column not in parts[1].variables:
                 shift = operation("log", scalar.dtype, parts[1])
                 return operation("sub", scalar.dtype, exponent[0], shift)
         if quotient and scalar.dtype.is_floating:
-            divisor = _in_float(quotient[1])
-            others = [factor for factor in operands_of(_in_float(quotient[0]), "mul") if _in_float(factor) != divisor]
+            divisor = in_float(quotient[1])
+            others = [factor for factor in operands_of(in_float(quotient[0]), "mul") if in_float(factor) != divisor]
             if len(others) == 1:
                 return _where_invertible(divisor, cast(others[0], scalar.dtype))
         return scalar
 
-    return _changed(group, lambda scalar: transformed(scalar, change))
+    return with_scalars(group, lambda scalar: transformed(scalar, change))
 
 
 def _where_invertible(divisor: Scalar, value: Scalar) -> Scalar:
@@ -109,7 +109,7 @@ def _by_quotients(group: RowGroup) -> RowGroup:
         difference = _shifted(entry.scalar)
         if entry.kind != "sum" or not difference or not isinstance(difference[1], Access):
             continue
-        total, peak = Access(entry.tensor, _at(group, entry.tensor)), difference[1]
+        total, peak = result_of(group, entry.tensor), difference[1]
         for logarithm in _logarithms(total, peak, difference[0]):
             known[logarithm[0].digest] = (total, logarithm[1])
 
@@ -118,7 +118,7 @@ def _by_quotients(group: RowGroup) -> RowGroup:
         found = known.get(exponent[0].digest) if exponent else None
         return found[1] if found is not None else scalar
 
-    return _changed(group, lambda scalar: transformed(scalar, change)) if known else group
+    return with_scalars(group, lambda scalar: transformed(scalar, change)) if known else group
 
 
 def _logarithms(total: Access, peak: Access, value: Scalar) -> list[tuple[Scalar, Scalar]]:
@@ -160,7 +160,7 @@ def _without_repeats(group: RowGroup) -> RowGroup:
         scalar = rewrite(entry.scalar, lambda access: known.get(access.tensor, access))
         kept = first.setdefault((entry.kind, scalar.digest, entry.tensor.dtype), entry.tensor)
         if kept is not entry.tensor and not entry.stored:
-            known[entry.tensor] = Access(kept, _at(group, kept))
+            known[entry.tensor] = result_of(group, kept)
     return _replaced(group, known) if known else group
 
 
@@ -214,7 +214,7 @@ def _with_earlier_sums(group: RowGroup) -> RowGroup:
             scalar, value = parted
             changed = _replaced(group, {entry.tensor: value})
             own = replace(entry, scalar=cast(scalar, entry.scalar.dtype))
-            group = _changed(_with_reduction(changed, own), lambda each: each)
+            group = with_scalars(_with_reduction(changed, own), lambda each: each)
     return group
 
 
@@ -223,12 +223,12 @@ def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | Non
     factors = factors_of(entry.scalar)
     outer = [factor for factor in factors if group.column not in factor.variables]
     inner = [factor for factor in factors if group.column in factor.variables]
-    total: Scalar = Access(entry.tensor, _at(group, entry.tensor))
+    total: Scalar = result_of(group, entry.tensor)
     late = [factor for factor in inner if _is_late(factor, group)]
     if not late and inner and any(_is_late(factor, group) for factor in outer):
         return product_of(inner), product_of([*outer, total])
     centered = operands_of(late[0], "sub") if len(late) == 1 else ()
-    mean = operands_of(_in_float(centered[1]), "add") if centered else ()
+    mean = operands_of(in_float(centered[1]), "add") if centered else ()
     rest = [factor for factor in inner if factor not in late]
     if not mean or not rest or _is_late(centered[0], group) or _is_late(mean[0], group):
         return None
@@ -238,7 +238,7 @@ def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | Non
     if plain is None:
         return None
     dtype = entry.tensor.dtype
-    shift = operation("mul", dtype, mean[1], Access(plain, _at(group, plain)))
+    shift = operation("mul", dtype, mean[1], result_of(group, plain))
     value = operation("sub", dtype, total, shift)
     return product_of([*rest, operation("sub", dtype, centered[0], mean[0])]), product_of([*outer, value])
 
@@ -261,16 +261,16 @@ def _is_late(scalar: Scalar, group: RowGroup) -> bool:
 
 def factors_of(scalar: Scalar) -> list[Scalar]:
     """Return the factors of nested products."""
-    inner = _in_float(scalar)
+    inner = in_float(scalar)
     operands = operands_of(inner, "mul")
     return [factor for operand in operands for factor in factors_of(operand)] if operands else [inner]
 
 
-def _in_float(scalar: Scalar) -> Scalar:
+def in_float(scalar: Scalar) -> Scalar:
     """Return the value without conversions that change nothing: all of at most 32 bits is computed in float."""
     operands = operands_of(scalar, "cast")
     is_float = operands and {scalar.dtype, operands[0].dtype} <= {DType.F32, DType.F16, DType.BF16}
-    return _in_float(operands[0]) if is_float and not isinstance(operands[0], Access) else scalar
+    return in_float(operands[0]) if is_float and not isinstance(operands[0], Access) else scalar
 
 
 def product_of(factors: Sequence[Scalar]) -> Scalar:
@@ -279,6 +279,11 @@ def product_of(factors: Sequence[Scalar]) -> Scalar:
     for factor in rest:
         first = operation("mul", first.dtype, first, factor)
     return first
+
+
+def result_of(group: RowGroup, tensor: Tensor) -> Access:
+    """Return the read of a reduction's result in its row."""
+    return Access(tensor, _at(group, tensor))
 
 
 def _at(group: RowGroup, tensor: Tensor) -> tuple[Index, ...]:
@@ -292,13 +297,13 @@ def _with_reduction(group: RowGroup, changed: RowReduction) -> RowGroup:
 
 def _replaced(group: RowGroup, known: Mapping[Tensor, Scalar]) -> RowGroup:
     """Return the group with these values for reads of reductions, and without reductions that nothing reads then."""
-    changed = _changed(group, lambda scalar: rewrite(scalar, lambda access: known.get(access.tensor, access)))
+    changed = with_scalars(group, lambda scalar: rewrite(scalar, lambda access: known.get(access.tensor, access)))
     read = {access.tensor for access in accesses(*scalars_of_group(changed))}
     kept = tuple(entry for entry in changed.reductions if entry.stored or entry.tensor in read)
     return replace(changed, reductions=kept)
 
 
-def _changed(group: RowGroup, change: Callable[[Scalar], Scalar]) -> RowGroup:
+def with_scalars(group: RowGroup, change: Callable[[Scalar], Scalar]) -> RowGroup:
     """Return the group with every scalar changed, at the level that it then has."""
     levels: dict[Tensor, int] = {}
 

@@ -36,6 +36,16 @@ class Pair:
     offset: Scalar | None = None
 
 
+@dataclass(frozen=True)
+class Follower:
+    """A sum of distances from the maxima of pairs, weighted by the exponentials of `base` if there is one. When the
+    maxima of what was read so far change, each term changes by the same: `shifts` are the signs of the distances."""
+
+    entry: RowReduction
+    base: Pair | None
+    shifts: tuple[tuple[int, Pair], ...]
+
+
 def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
     """Return the disjoint pairs of a group."""
     pairs: list[Pair] = []
@@ -44,6 +54,49 @@ def find_pairs(group: RowGroup) -> tuple[Pair, ...]:
         if pair is not None and all(pair.first is not other.first for other in pairs):
             pairs.append(pair)
     return tuple(pairs)
+
+
+def find_followers(group: RowGroup, pairs: Sequence[Pair]) -> tuple[Follower, ...]:
+    """Return the sums of a group that the pass of its pairs can find besides."""
+    maxima = [pair for pair in pairs if pair.kind == "exponentials" and pair.first.level == 0]
+    found: list[Follower] = []
+    for entry in group.reductions:
+        is_sum = entry.kind == "sum" and entry.level == 1 and entry.tensor.dtype == DType.F32
+        for base in (None, *maxima) if is_sum and maxima else ():
+            shifts = _shifts(entry.scalar, base, maxima)
+            if shifts:
+                found.append(Follower(entry, base, shifts))
+                break
+    return tuple(found)
+
+
+def n_passes(group: RowGroup, *, online: bool = False, shared: bool = False) -> int:
+    """Return the number of passes over the row that its dependences need. `online`: one pass computes pairs, and what
+    follows them unless blocks have `shared` the row."""
+    pairs = find_pairs(group) if online else ()
+    together = {pair.second for pair in pairs}
+    together |= {each.entry for each in (() if shared else find_followers(group, pairs))}
+    levels = {entry.level for entry in group.reductions if entry not in together}
+    return len(levels | {level for level, _ in group.stores})
+
+
+def _shifts(scalar: Scalar, base: Pair | None, maxima: Sequence[Pair]) -> tuple[tuple[int, Pair], ...]:
+    """Return the signs of the distances that the terms of a follower have; none of anything else."""
+    if base is None:
+        for pair in maxima:
+            if operands_of(scalar, "sub") == (pair.first.scalar, pair.pivot):
+                return ((1, pair),)
+    elif choice := operands_of(scalar, "select"):
+        zero = Constant(0.0, DType.F32)
+        is_empty = operands_of(choice[0], "eq") == (base.second.scalar, zero) and choice[1] == zero
+        return _shifts(choice[2], base, maxima) if is_empty else ()
+    elif factors := operands_of(scalar, "mul"):
+        return _shifts(factors[1], None, maxima) if factors[0] == base.second.scalar else ()
+    for name, sign in (("add", 1), ("sub", -1)):
+        if operands := operands_of(scalar, name):
+            left, right = (_shifts(operand, base, maxima) for operand in operands)
+            return (*left, *((sign * other, pair) for other, pair in right)) if left and right else ()
+    return ()
 
 
 def _pair_of(second: RowReduction, reductions: Sequence[RowReduction], n_columns: Index) -> Pair | None:

@@ -16,11 +16,11 @@ from kernel_lsp.generate.fusion.groups import (
     scalars_of_group,
     written_by,
 )
+from kernel_lsp.generate.fusion.row_patterns import n_passes
 from kernel_lsp.generate.ir.scalar import Loop, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.row_choices import n_passes
 
 EACH, TOGETHER, ONE_BLOCK, COOPERATIVE = "each", "together", "one_block", "cooperative"
 MAX_SHARED_ELEMENTS = 1 << 23

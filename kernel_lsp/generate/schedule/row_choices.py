@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows.kept_values import can_hold
-from kernel_lsp.generate.codegen.rows.row_reads import n_passes
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
@@ -21,7 +20,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     n_blocks_per_multiprocessor,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.fusion.row_patterns import find_pairs
+from kernel_lsp.generate.fusion.row_patterns import find_pairs, n_passes
 from kernel_lsp.generate.ir.scalar import Access, Operation, accesses, nodes
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.ir.workload import HOPPER, Workload

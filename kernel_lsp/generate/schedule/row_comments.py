@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from kernel_lsp.generate.codegen.rows.row_reads import n_passes
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.fusion.row_patterns import find_pairs
+from kernel_lsp.generate.fusion.row_patterns import n_passes
 
 
 def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
     """Return the comment above the kernel: the threads of a row, and the number of reads of it."""
     found = [entry.tensor for entry in group.reductions] or [store.tensor for _, store in group.stores]
     results = ", ".join(dict.fromkeys(tensor.name for tensor in found))
-    passes = n_passes(group)
-    if schedule.online or (schedule.blocks > 1 and not schedule.cached):
-        passes -= len(find_pairs(group))
+    shared = schedule.blocks > 1
+    is_online = (schedule.online or shared) and not schedule.cached
+    passes = n_passes(group, online=is_online, shared=shared)
     text = f"{passes} passes over the row" if passes > 1 else "one pass over the row"
     kept = "; registers and shared memory keep what the second needs" if schedule.held else ""
     kept = kept or ", which stays in registers between them" if schedule.cached and passes > 1 else ""

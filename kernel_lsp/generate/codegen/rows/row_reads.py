@@ -12,13 +12,9 @@ from kernel_lsp.generate.codegen.operators import MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, scalars_of_group
+from kernel_lsp.generate.fusion.row_patterns import n_passes
 from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
-
-
-def n_passes(group: RowGroup) -> int:
-    """Return the number of passes over the row that its dependences need."""
-    return len({entry.level for entry in group.reductions} | {level for level, _ in group.stores})
 
 
 def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
@@ -30,10 +26,10 @@ def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
     return frozenset(access.tensor for access in found) - varying
 
 
-def read_once(group: RowGroup, schedule: RowSchedule, n_pairs: int) -> frozenset[Tensor]:
-    """Return the tensors that differ from row to row, if the kernel reads them once. One pass computes both reductions
-    of a pair."""
-    if n_passes(group) - n_pairs > 1 and not schedule.cached:
+def read_once(group: RowGroup, schedule: RowSchedule) -> frozenset[Tensor]:
+    """Return the tensors that differ from row to row, if the kernel reads them once."""
+    shared = schedule.blocks > 1
+    if not schedule.cached and n_passes(group, online=schedule.online or shared, shared=shared) > 1:
         return frozenset()
     is_one = group.row.extent.constant == 1
     return frozenset(read.tensor for read in _reads_of_columns(group) if group.row in read.variables or is_one)

@@ -57,7 +57,7 @@ class RowRenderer:
             Variable("pack" if schedule.vector > 1 else "col", 1 << 20, n_packs),
             Variable("v", (1 << 20) + 1, as_index(schedule.vector)),
             schedule.vector,
-            read_once(group, schedule, len(self.pairs)) if schedule.streaming else frozenset(),
+            read_once(group, schedule) if schedule.streaming else frozenset(),
             schedule.streaming,
             read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset(),
             group.line or total,
@@ -144,11 +144,15 @@ class RowRenderer:
 
     def _pass(self, level: int) -> None:
         self.level = level
-        seconds = {pair.second.tensor for pair in self.pairs}
-        entries = [entry for entry in self._entries() if entry.level == level and entry.tensor not in seconds]
+        together = self._found_together()
+        entries = [entry for entry in self._entries() if entry.level == level and entry.tensor not in together]
         stores = [store for store_level, store in self.group.stores if store_level == level]
         if entries or stores:
             self._finish_pass(entries, self._sweep(entries, stores))
+
+    def _found_together(self) -> set[Tensor]:
+        """Return the reductions that the pass of another one finds."""
+        return {pair.second.tensor for pair in self.pairs}
 
     def _entries(self) -> Sequence[RowReduction]:
         """Return the reductions that the passes compute."""
@@ -372,12 +376,16 @@ class RowRenderer:
         self._compute(lane_scope, scalars, accumulators, stores, targets)
         if lane_scope is not scope:
             lane_scope.close()
-        for pair in online:
-            pair.end_pack(scope)
+        self._end_packs(scope, online)
         for store, target in zip(stores, targets, strict=True):
             if target is not None:
                 with self._in_rows(scope) as inner:
                     self.packing.store(inner, store, target)
+
+    def _end_packs(self, scope: Scope, online: Sequence[OnlinePair]) -> None:
+        """Combine a pack with the earlier ones."""
+        for pair in online:
+            pair.end_pack(scope)
 
     def _compute(
         self,

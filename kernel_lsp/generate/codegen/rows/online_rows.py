@@ -1,0 +1,138 @@
+"""Rows read once, whose maxima, sums of exponentials and what these weigh are found in one pass over memory.
+
+A thread's sums are relative to the maxima of what it has read so far. When a pack raises a maximum, one factor
+multiplies exponentials relative to it, and every distance from it changes by the same shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
+from kernel_lsp.generate.codegen.kernel import KernelWriter
+from kernel_lsp.generate.codegen.operators import ATOM, Text
+from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
+from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
+from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers
+from kernel_lsp.generate.ir.scalar import operands_of
+from kernel_lsp.generate.ir.tensor import Tensor
+
+
+class OnlineRowRenderer(RowRenderer):
+    """Writes the kernel of a row group whose pairs, and what follows them, one pass finds."""
+
+    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+        super().__init__(kernel, group, schedule)
+        self._followers = find_followers(self.group, self.pairs)
+        self._sums: dict[Follower, str] = {}
+        self._pivots: dict[Pair, str] = {}
+        self._n_read = ""
+
+    def _found_together(self) -> set[Tensor]:
+        return super()._found_together() | {follower.entry.tensor for follower in self._followers}
+
+    def _open_loop(self) -> Scope:
+        if self.level == 0:
+            self._declare_followers()
+        return super()._open_loop()
+
+    def _declare_followers(self) -> None:
+        """Declare a pivot for each maximum, which is finite where that is -inf, and the sums of followers."""
+        for pair in self.pairs if self._followers else ():
+            if pair.kind == "exponentials" and pair.first.level == 0:
+                self._pivots[pair] = self.scope.declare("pivot", "float", "0.0f", is_const=False)
+        for follower in self._followers:
+            name = self._name_of(follower.entry)
+            self._sums[follower] = self.scope.declare(name, "float", "0.0f", is_const=False)
+        if any(follower.base is None for follower in self._followers):
+            self._n_read = self.scope.declare("count", "float", "0.0f", is_const=False)
+
+    def _end_packs(self, scope: Scope, online: Sequence[OnlinePair]) -> None:
+        followed = [running for running in online if running.pair in self._pivots]
+        super()._end_packs(scope, [running for running in online if running not in followed])
+        if not followed:
+            return
+        factors, shifts = {}, {}
+        for running in followed:
+            shifts[running.pair] = scope.names.take("shift")
+            scope.line(f"float {shifts[running.pair]};")
+            names = f"{running.values}, {running.first}, {self._pivots[running.pair]}, {shifts[running.pair]}"
+            helper = self.kernel.use("raise_peak")
+            factors[running.pair] = scope.declare("factor", "float", f"{helper}({names})")
+        self._move(scope, followed, factors, shifts)
+        if self._n_read:
+            scope.line(f"{self._n_read} += {self.schedule.vector}.0f;")
+        if self.schedule.vector == 1:
+            self._add_terms(scope, followed, "0")
+            return
+        with scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)") as lanes:
+            self._add_terms(lanes, followed, "v")
+
+    def _move(
+        self, scope: Scope, followed: Sequence[OnlinePair], factors: Mapping[Pair, str], shifts: Mapping[Pair, str]
+    ) -> None:
+        """Make the sums relative to other maxima."""
+        sums = {}
+        for running in followed:
+            sums[running.pair] = running.second
+            scope.line(f"{running.second} *= {factors[running.pair]};")
+        for follower, name in self._sums.items():
+            terms = "".join(f" {'+' if sign > 0 else '-'} {shifts[pair]}" for sign, pair in follower.shifts)
+            shift = f"({terms.removeprefix(' + ').removeprefix(' ')})" if len(follower.shifts) > 1 else terms[3:]
+            if follower.base is None:
+                scope.line(f"{name} += {self._n_read} * {shift};")
+            else:
+                scope.line(f"{name} = {factors[follower.base]} * {name} + {sums[follower.base]} * {shift};")
+
+    def _add_terms(self, scope: Scope, followed: Sequence[OnlinePair], lane: str) -> None:
+        """Add one lane of a pack."""
+        targets, scalars = [], []
+        for running in followed:
+            scalar = self._over_packs(running.pair.second.scalar)
+            text = f"{running.values}[{lane}] - {self._pivots[running.pair]}"
+            scope.bind(operands_of(scalar, "exp")[0], scope.declare("distance", "float", text))
+            targets.append(running.second)
+            scalars.append(scalar)
+        targets += self._sums.values()
+        scalars += [self._over_packs(follower.entry.scalar) for follower in self._sums]
+        for target, value in zip(targets, scope.values(scalars), strict=True):
+            scope.line(f"{target} += {value.text};")
+
+    def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
+        each = list(zip(entries, accumulators, strict=True))
+        followed = [
+            running for running in accumulators if isinstance(running, OnlinePair) and running.pair in self._pivots
+        ]
+        rest = [(entry, running) for entry, running in each if running not in followed]
+        super()._finish_pass([entry for entry, _ in rest], [running for _, running in rest])
+        if followed:
+            self._combine_followed(followed)
+
+    def _combine_followed(self, followed: Sequence[OnlinePair]) -> None:
+        """Combine maxima over the threads of the row, then what is relative to them."""
+        own = {running.pair: self.scope.declare("own_peak", "float", running.first) for running in followed}
+        self._combine_all("max", [running.first for running in followed])
+        factors, shifts = {}, {}
+        for running in followed:
+            pair, peak = running.pair, running.first
+            factors[pair] = self.scope.declare("factor", "float", f"expf({own[pair]} - {peak})")
+            shifts[pair] = self.scope.declare("shift", "float", f"{self._pivots[pair]} - {peak}")
+        self._move(self.scope, followed, factors, shifts)
+        self._combine_all("sum", [*(running.second for running in followed), *self._sums.values()])
+        for running in followed:
+            self._bind(running.pair.first, Text(running.first, ATOM))
+            self._bind(running.pair.second, Text(running.second, ATOM))
+        for follower, name in self._sums.items():
+            self._bind(follower.entry, Text(name, ATOM))
+
+    def _combine_all(self, kind: str, names: Sequence[str]) -> None:
+        """Combine variables over the threads of the row."""
+        values = [Accumulator(kind, name, "", DType.F32) for name in names]
+        together = self._combine_together(values)
+        for value in values:
+            call = "" if value in together else self._combiner(kind, value)
+            if call:
+                self.scope.line(call)

@@ -1,0 +1,117 @@
+"""Rows read once: maxima, sums of exponentials and what these weigh, found in one pass over memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from tests.generate.harness import Checked, check, run, tensor
+
+KL = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='none').sum(-1)"
+KL_OF_LOGARITHMS = """
+def f(x, y):
+    return F.kl_div(F.log_softmax(x, -1), F.log_softmax(y, -1), reduction='none', log_target=True).sum(-1)
+"""
+ENTROPY = "def f(x): return -(F.softmax(x, -1) * F.log_softmax(x, -1)).sum(-1)"
+SUM_OF_LOGARITHMS = "def f(x): return F.log_softmax(x, -1).sum(-1)"
+ONLINE = {"f.cached": 0, "f.online": 1, "f.blocks": 1}
+LOWEST = np.finfo(np.float32).min
+
+
+def reads_of(checked: Checked, name: str) -> int:
+    """Return how often the text of the first kernel reads a row of a tensor."""
+    kernel = checked.text.split("__global__")[1]
+    return len(re.findall(rf"(?:packs<\d>\({name}\)|\b{name})\[row \*", kernel))
+
+
+@pytest.mark.parametrize("text", [KL, KL_OF_LOGARITHMS, ENTROPY, SUM_OF_LOGARITHMS])
+@pytest.mark.parametrize(("dtype", "vector"), [("f32", 4), ("f32", 1), ("bf16", 8), ("f16", 2)])
+def test_a_weighted_sum_takes_one_pass(text: str, dtype: str, vector: int) -> None:
+    names = ("x", "y") if "y" in text.split(":")[0] else ("x",)
+    n_columns = 1048 if vector > 1 else 1051
+    checked = check(
+        text,
+        inputs=[tensor(name, 3, n_columns, dtype=dtype) for name in names],
+        schedule={**ONLINE, "f.vector": vector, "f.threads": 64},
+        families=("normal", "large"),
+        sizes=({}, {"D": vector}),
+    )
+    assert [reads_of(checked, name) for name in names] == [1] * len(names)
+    assert "in one pass over the row" in checked.text
+
+
+@pytest.mark.parametrize("threads", [8, 32, 256])
+def test_a_weighted_sum_of_other_threads(threads: int) -> None:
+    schedule = {**ONLINE, "f.threads": threads, "f.rows": 256 // threads if threads <= 32 else 1}
+    check(KL, inputs=[tensor("x", 5, 515), tensor("y", 5, 515)], schedule=schedule)
+
+
+def expected_divergence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the KL divergences of rows as PyTorch has them, in fp64."""
+    with np.errstate(all="ignore"):
+        log_p, log_q = (row - row.max(-1, keepdims=True) for row in (x.astype(np.float64), y.astype(np.float64)))
+        log_p, log_q = (row - np.log(np.exp(row).sum(-1, keepdims=True)) for row in (log_p, log_q))
+        q = np.exp(log_q)
+        own = np.where(np.isnan(q), np.nan, np.where(q == 0, 0.0, q * log_q))
+        return (own - q * log_p).sum(-1)
+
+
+def special_rows(n_columns: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    """Return rows of both inputs with masks, by what they hold."""
+    random = np.random.default_rng(0)
+
+    def row() -> np.ndarray:
+        return random.normal(size=n_columns).astype(np.float32)
+
+    def changed(places: slice | int, value: float) -> np.ndarray:
+        values = row()
+        values[places] = value
+        return values
+
+    first, last, one = slice(0, n_columns // 2), slice(n_columns // 2, None), 7
+    return {
+        "offset": (row() + 3000, row() - 5000),
+        "teacher masked": (row(), changed(first, -np.inf)),
+        "teacher masked at the end": (row(), changed(last, -np.inf)),
+        "teacher masked by the lowest number": (row(), changed(first, LOWEST)),
+        "student masked": (changed(one, -np.inf), row()),
+        "both masked": (changed(first, -np.inf), changed(first, -np.inf)),
+        "both masked by the lowest number": (changed(first, LOWEST), changed(first, LOWEST)),
+        "student infinite": (changed(one, np.inf), row()),
+        "teacher infinite": (row(), changed(one, np.inf)),
+        "student NaN": (changed(one, np.nan), row()),
+        "teacher NaN": (row(), changed(one, np.nan)),
+        "all of the student masked": (changed(slice(None), -np.inf), row()),
+        "all of the teacher masked": (row(), changed(slice(None), -np.inf)),
+        "equal": (two := row(), two),
+        "rising": (np.sort(row()) * 40, np.sort(row())[::-1] * 40),
+    }
+
+
+@pytest.mark.parametrize("schedule", [ONLINE, {"f.cached": 1, "f.online": 0, "f.blocks": 1}], ids=["online", "cached"])
+def test_masks_and_infinities_of_a_divergence_are_as_pytorch_has_them(schedule: Mapping[str, int]) -> None:
+    rows = special_rows(520)
+    n = len(rows)
+    schedule = {**schedule, "f.threads": 64, "f.vector": 4}
+    checked = check(KL, inputs=[tensor("x", n, 520), tensor("y", n, 520)], schedule=schedule)
+    x, y = (np.stack([both[place] for both in rows.values()]) for place in (0, 1))
+    found, expected = run(checked, {"x": x, "y": y})["out"], expected_divergence(x, y)
+    for name, ours, theirs in zip(rows, found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6, err_msg=name)
+
+
+def test_masks_and_infinities_of_a_sum_of_logarithms_are_as_pytorch_has_them() -> None:
+    rows = [second for _, second in special_rows(520).values()]
+    schedule = {**ONLINE, "f.threads": 64, "f.vector": 4}
+    checked = check(SUM_OF_LOGARITHMS, inputs=[tensor("x", len(rows), 520)], schedule=schedule)
+    x = np.stack(rows)
+    with np.errstate(all="ignore"):
+        distance = x.astype(np.float64) - x.max(-1, keepdims=True).astype(np.float64)
+        logarithms = distance - np.log(np.exp(distance).sum(-1, keepdims=True))
+        expected = logarithms.sum(-1)
+    finite = np.abs(expected) < np.finfo(np.float32).max
+    expected = np.where(np.isfinite(expected) & ~finite, np.copysign(np.inf, expected), expected)
+    np.testing.assert_allclose(run(checked, {"x": x})["out"], expected, rtol=1e-6)
