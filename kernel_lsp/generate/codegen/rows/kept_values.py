@@ -94,12 +94,12 @@ class KeptValues:
                 offset += n_items * vector * self._schedule.threads * _itemsize(value.scalar) // 16
             self._arrays[value.argument.digest] = f"{name}[{item}]"
 
-    def bind(self, scope: Scope, level: int, flat: Index, sum_: Tensor | None = None) -> None:
-        """Name the values of earlier passes, and compute those of this one, over the terms of `sum_` if it is given."""
+    def bind(self, scope: Scope, level: int, flat: Index, sums: frozenset[Tensor]) -> None:
+        """Name the values of earlier passes, and compute those of this one, over the terms of any `sums`."""
         lane = "[v]" if self._schedule.vector > 1 else ""
         for value in self._values:
-            is_now = value.sum is sum_ and (sum_ is not None or value.level == level)
-            is_ready = value.sum in self._factors if value.sum else value.level < level + (sum_ is not None)
+            is_now = value.sum in sums if value.sum or sums else value.level == level
+            is_ready = value.sum in self._factors if value.sum else value.level < level + bool(sums)
             if not is_now and not is_ready:
                 continue
             text = Text(f"{self._arrays[value.argument.digest]}{lane}", ATOM)

@@ -173,6 +173,12 @@ __device__ inline {T} parts_{kind}(const {T}* parts) {
     {start}return warp_{kind}<32>(value);
 }
 
+//@ part_shift
+// How far a row's maximum is above that of a part, negative, or above 0 where that is -inf.
+__device__ inline float part_shift(float part_peak, float peak) {
+    return (part_peak == -CUDART_INF_F ? 0.0f : part_peak) - peak;
+}
+
 //@ parts_exponentials
 // The sum of exponentials relative to `peak`, of sums that are relative to the maximum of a block each.
 template <int BLOCKS>

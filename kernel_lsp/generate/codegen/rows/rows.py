@@ -47,7 +47,7 @@ class RowRenderer:
         group, kept = keep_values(whole := divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.kept, self.level = KeptValues(kept, group.column, schedule), 0
-        self.terms_of: Tensor | None = None
+        self.terms_of: frozenset[Tensor] = frozenset()
         self.scope = Scope(kernel)
         self.pairs = self._active_pairs(whole)
         total = group.column.extent

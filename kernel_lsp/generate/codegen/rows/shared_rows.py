@@ -22,10 +22,11 @@ from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
-from kernel_lsp.generate.fusion.row_patterns import Pair, find_pairs
+from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers, find_pairs
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
+from kernel_lsp.generate.ir.tensor import Tensor
 
 LINE_BYTES = 128
 SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
@@ -52,6 +53,7 @@ class SharedRowRenderer(RowRenderer):
         self._is_ahead = False
         self._has_met = False
         self._own_peaks: dict[Pair, str] = {}
+        self._followers = self._active_followers()
         self._warp_count = ""
 
     def render(self, comment: str) -> RenderedKernel:
@@ -85,6 +87,16 @@ class SharedRowRenderer(RowRenderer):
         """Return the pairs of `whole` with the reductions of this group, where kept values hide what both share."""
         now = dict(zip(whole.reductions, self.group.reductions, strict=True))
         return tuple(replace(pair, first=now[pair.first], second=now[pair.second]) for pair in find_pairs(whole))
+
+    def _active_followers(self) -> tuple[Follower, ...]:
+        """Return what a block sums up besides the pairs while a row is on chip, relative to the maxima of its part."""
+        if not self.schedule.cached:
+            return ()
+        weighted = (each for each in find_followers(self.group, self.pairs) if each.base is not None)
+        return tuple(weighted)
+
+    def _found_together(self) -> set[Tensor]:
+        return super()._found_together() | {follower.entry.tensor for follower in self._followers}
 
     def _new_cache(self) -> RowCache:
         if self.schedule.staged:
@@ -188,21 +200,25 @@ class SharedRowRenderer(RowRenderer):
     def _second_sweeps(self, found: dict[RowReduction, str]) -> None:
         """Walk over the part of the row in registers for the second reductions of pairs."""
         swept: dict[RowReduction, Accumulator] = {}
-        for pair in self.pairs:
-            if pair.first not in found:
-                continue
-            first = found[pair.first]
-            pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
-            self.scope.bind(pair.pivot, pivot)
-            if self.kept.has_terms_of(pair.second.tensor):
-                self._own_peaks[pair] = self.scope.declare("own_peak", "float", first)
-            self.terms_of = pair.second.tensor
-            (accumulator,) = self._sweep([pair.second], [])
-            self.terms_of = None
-            del self.scope.named[pair.pivot.digest]
-            assert isinstance(accumulator, Accumulator)
-            swept[pair.second] = accumulator
-            found[pair.second] = accumulator.name
+        pairs = [pair for pair in self.pairs if pair.first in found]
+        together = [pairs] if pairs and self._followers else [[pair] for pair in pairs]
+        for each in together:
+            entries = [pair.second for pair in each]
+            entries += [follower.entry for follower in self._followers]
+            for pair in each:
+                first = found[pair.first]
+                pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
+                self.scope.bind(pair.pivot, pivot)
+                if self.kept.has_terms_of(pair.second.tensor):
+                    self._own_peaks[pair] = self.scope.declare("own_peak", "float", first)
+            self.terms_of = frozenset(pair.second.tensor for pair in each)
+            for entry, accumulator in zip(entries, self._sweep(entries, []), strict=True):
+                assert isinstance(accumulator, Accumulator)
+                swept[entry] = accumulator
+                found[entry] = accumulator.name
+            self.terms_of = frozenset()
+            for pair in each:
+                del self.scope.named[pair.pivot.digest]
         if self._warp_count:
             names = ", ".join(found.values())
             helper = self.kernel.use("block_moments")
@@ -327,13 +343,36 @@ class SharedRowRenderer(RowRenderer):
     def _combine_each(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Combine the parts of one reduction after the other."""
         seconds = {pair.second: pair for pair in self.pairs}
+        followers = {follower.entry: follower for follower in self._followers}
         for entry, name in found.items():
+            if entry in followers:
+                self._combine_follower(followers[entry], parts, found)
+                continue
             if entry in seconds:
                 call = self._pair_call(seconds[entry], parts, found)
             else:
                 kind = {"any": "max", "all": "min"}.get(entry.kind, entry.kind)
                 call = f"{self.kernel.use(f'parts_{kind}', entry.tensor.dtype)}<{self.schedule.blocks}>({parts[entry]})"
             self.scope.line(f"{name} = {call};")
+
+    def _combine_follower(
+        self, follower: Follower, parts: dict[RowReduction, str], found: dict[RowReduction, str]
+    ) -> None:
+        """Add up what blocks found relative to the maxima of their parts."""
+        base, own, scope = follower.base, follower.entry, self.scope
+        assert base is not None
+        parts = {entry: f"({pointer})" if " " in pointer else pointer for entry, pointer in parts.items()}
+        helper = self.kernel.use("part_shift")
+        shift = "".join(
+            f" {'+' if sign > 0 else '-'} {helper}({parts[pair.first]}[part], {found[pair.first]})"
+            for sign, pair in follower.shifts
+        )
+        scope.line(f"{found[own]} = 0.0f;")
+        with scope.open(f"for (int part = threadIdx.x % 32; part < {self.schedule.blocks}; part += 32)") as each:
+            factor = each.declare("factor", "float", f"expf({parts[base.first]}[part] - {found[base.first]})")
+            moved = f"{factor} * {parts[base.second]}[part] * ({shift.removeprefix(' + ')})"
+            each.line(f"{found[own]} += {factor} * {parts[own]}[part] + {moved};")
+        scope.line(f"{found[own]} = {self.kernel.use('warp_sum', own.tensor.dtype)}<32>({found[own]});")
 
     def _pair_call(self, pair: Pair, parts: dict[RowReduction, str], found: dict[RowReduction, str]) -> str:
         schedule, total = self.schedule, found[pair.first]
