@@ -43,6 +43,22 @@ def test_a_weighted_sum_takes_one_pass(text: str, dtype: str, vector: int) -> No
     assert "in one pass over the row" in checked.text
 
 
+@pytest.mark.parametrize("batch", [2, 4])
+@pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
+def test_a_thread_loads_a_batch_of_packs_while_it_computes_one(text: str, dtype: str, batch: int) -> None:
+    names = ("x", "y") if text is KL else ("x",)
+    vector = 16 // (4 if dtype == "f32" else 2)
+    checked = check(
+        text,
+        inputs=[tensor(name, 3, 256 * vector * 3 - vector, dtype=dtype) for name in names],
+        schedule={**ONLINE, "f.vector": vector, "f.threads": 64, "f.batch": batch},
+        families=("normal", "large"),
+        sizes=({}, {"D": vector}, {"D": 64 * vector * batch}, {"D": 64 * vector * batch * 2 + vector}),
+    )
+    assert [reads_of(checked, name) for name in names] == [2] * len(names), "of the first batch, and of the next one"
+    assert "in one pass over the row" in checked.text
+
+
 @pytest.mark.parametrize("threads", [8, 32, 256])
 def test_a_weighted_sum_of_other_threads(threads: int) -> None:
     schedule = {**ONLINE, "f.threads": threads, "f.rows": 256 // threads if threads <= 32 else 1}
@@ -91,11 +107,14 @@ def special_rows(n_columns: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
     }
 
 
-@pytest.mark.parametrize(("cached", "blocks"), [(0, 1), (1, 1), (0, 4), (1, 4), (1, 32)])
-def test_masks_and_infinities_of_a_divergence_are_as_pytorch_has_them(cached: int, blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("cached", "blocks", "batch"), [(0, 1, 1), (0, 1, 2), (1, 1, 1), (0, 4, 1), (1, 4, 1), (1, 32, 1)]
+)
+def test_masks_and_infinities_of_a_divergence_are_as_pytorch_has_them(cached: int, blocks: int, batch: int) -> None:
     rows = special_rows(2080)
     n = len(rows)
-    schedule = {"f.cached": cached, "f.online": 1 - cached, "f.blocks": blocks, "f.threads": 64, "f.vector": 4}
+    way = {"cached": cached, "online": 1 - cached, "blocks": blocks, "batch": batch, "threads": 64, "vector": 4}
+    schedule = {f"f.{what}": value for what, value in way.items()}
     checked = check(KL, inputs=[tensor("x", n, 2080), tensor("y", n, 2080)], schedule=schedule)
     x, y = (np.stack([both[place] for both in rows.values()]) for place in (0, 1))
     found, expected = run(checked, {"x": x, "y": y})["out"], expected_divergence(x, y)
@@ -103,9 +122,10 @@ def test_masks_and_infinities_of_a_divergence_are_as_pytorch_has_them(cached: in
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6, err_msg=name)
 
 
-def test_masks_and_infinities_of_a_sum_of_logarithms_are_as_pytorch_has_them() -> None:
+@pytest.mark.parametrize("batch", [1, 4])
+def test_masks_and_infinities_of_a_sum_of_logarithms_are_as_pytorch_has_them(batch: int) -> None:
     rows = [second for _, second in special_rows(520).values()]
-    schedule = {**ONLINE, "f.threads": 64, "f.vector": 4}
+    schedule = {**ONLINE, "f.threads": 64, "f.vector": 4, "f.batch": batch}
     checked = check(SUM_OF_LOGARITHMS, inputs=[tensor("x", len(rows), 520)], schedule=schedule)
     x = np.stack(rows)
     with np.errstate(all="ignore"):

@@ -124,7 +124,8 @@ class RowChooser:
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
             online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
-        picked = self._with_items(self._with_teams(picked))
+        batch = pick("batch", self._batch_values(picked), 1, "packs that are loaded while as many are computed")
+        picked = self._with_items(self._with_teams(replace(picked, batch=batch)))
         values = (0, 1) if self._can_stage(picked) else (0,)
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
         staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
@@ -176,6 +177,10 @@ class RowChooser:
 
     def _online_values(self) -> tuple[int, ...]:
         return (0, 1) if find_pairs(self.group) else (0,)
+
+    def _batch_values(self, schedule: RowSchedule) -> tuple[int, ...]:
+        is_online = schedule.online and not schedule.cached and schedule.blocks == 1
+        return (1, 2, 4) if is_online and schedule.vector > 1 else (1,)
 
     def _block_values(self) -> tuple[int, ...]:
         if self.threads is not None or not can_share(self.group) or self.n_columns < MIN_SHARED_COLUMNS // 4:

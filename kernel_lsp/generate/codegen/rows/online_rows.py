@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
+from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, Text
+from kernel_lsp.generate.codegen.operators import ATOM, TERNARY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers
-from kernel_lsp.generate.ir.scalar import operands_of
+from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, operands_of
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
@@ -34,6 +35,77 @@ class OnlineRowRenderer(RowRenderer):
     def _found_together(self) -> set[Tensor]:
         return super()._found_together() | {follower.entry.tensor for follower in self._followers}
 
+    def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
+        if self.level or self.schedule.batch == 1 or not self._can_batch(entries, stores):
+            return super()._sweep(entries, stores)
+        scalars = [self._summed(entry) for entry in entries]
+        self.scope.hoist(scalars, self._inner_variables())
+        running = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
+        self._declare_followers()
+        self._sweep_batches(scalars, [each for each in running if isinstance(each, OnlinePair)])
+        return running
+
+    def _can_batch(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> bool:
+        """Return True if the pass finds nothing but pairs, and what follows them, of elements that packs hold."""
+        firsts = {pair.first for pair in self.pairs if pair.kind == "exponentials"}
+        if stores or not firsts.issuperset(entries) or self.schedule.vector == 1:
+            return False
+        scalars = [self._summed(entry) for entry in entries]
+        packed = {access.digest for access in find_packed(scalars, self.packing)}
+        return all(
+            access.digest in packed or self.packing.pack not in access.variables for access in accesses(*scalars)
+        )
+
+    def _sweep_batches(self, scalars: Sequence[Scalar], followed: Sequence[OnlinePair]) -> None:
+        """Loop over the row by batches of packs. The next batch is in flight while this one is computed."""
+        scope, n_packs, vector = self.scope, self.schedule.batch, self.schedule.vector
+        packed, arrays = find_packed(scalars, self.packing), {}
+        for access in packed:
+            self.kernel.use("packs")
+            arrays[access.digest] = scope.names.take(f"next_{self.kernel.pointer(access.tensor)}")
+            scope.line(f"Pack<{access.dtype.cuda_type}, {vector}> {arrays[access.digest]}[{n_packs}];")
+        first, step = scope.names.take("first"), n_packs * self.schedule.stride
+        self._load_batch(scope, packed, arrays, self._column_lane())
+        header = (
+            f"{self.kernel.index_type} {first} = {self._column_lane()}; {first} < {self._limit()}; {first} += {step}"
+        )
+        with scope.open(f"for ({header})") as batch:
+            for pair in followed:
+                pair.begin_pack(batch, n_packs * vector)
+            with self._open_batch(batch, first) as each, each.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes:
+                lanes.define(self.packing.lane, "v")
+                for access in packed:
+                    lanes.bind(access, self.packing.item(f"{arrays[access.digest]}[u]", access.dtype))
+                for pair, text in zip(followed, lanes.values(scalars), strict=True):
+                    value = f"{self.packing.pack.name} < {self._limit()} ? {text.within(TERNARY + 1)} : -CUDART_INF_F"
+                    pair.add(lanes, f"u * {vector} + v", value)
+            self._load_batch(batch, packed, arrays, f"{first} + {step}")
+            self._raise(batch, followed)
+            with (
+                self._open_batch(batch, first) as each,
+                each.open(f"if ({self.packing.pack.name} < {self._limit()})") as inside,
+            ):
+                self._count_pack(inside)
+                with inside.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes:
+                    self._add_terms(lanes, followed, f"u * {vector} + v")
+
+    def _open_batch(self, scope: Scope, first: str) -> Scope:
+        """Open the loop over the packs of the batch at `first`."""
+        each = scope.unroll(f"for (int u = 0; u < {self.schedule.batch}; ++u)")
+        name = self.packing.pack.name
+        each.line(f"const {self.kernel.index_type} {name} = {first} + u * {self.schedule.stride};")
+        each.define(self.packing.pack, name)
+        return each
+
+    def _load_batch(self, scope: Scope, packed: Sequence[Access], arrays: Mapping[bytes, str], first: str) -> None:
+        """Load the batch at `first`."""
+        with (
+            self._open_batch(scope, first) as each,
+            each.open(f"if ({self.packing.pack.name} < {self._limit()})") as inside,
+        ):
+            for access in packed:
+                inside.line(f"{arrays[access.digest]}[u] = {self.packing.memory(inside, access)};")
+
     def _open_loop(self) -> Scope:
         if self.level == 0:
             self._declare_followers()
@@ -41,7 +113,7 @@ class OnlineRowRenderer(RowRenderer):
 
     def _declare_followers(self) -> None:
         """Declare a pivot for each maximum, which is finite where that is -inf, and the sums of followers."""
-        for pair in self.pairs if self._followers else ():
+        for pair in self.pairs:
             if pair.kind == "exponentials" and pair.first.level == 0:
                 self._pivots[pair] = self.scope.declare("pivot", "float", "0.0f", is_const=False)
         for follower in self._followers:
@@ -55,6 +127,20 @@ class OnlineRowRenderer(RowRenderer):
         super()._end_packs(scope, [running for running in online if running not in followed])
         if not followed:
             return
+        self._raise(scope, followed)
+        self._count_pack(scope)
+        if self.schedule.vector == 1:
+            self._add_terms(scope, followed, "0")
+            return
+        with scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)") as lanes:
+            self._add_terms(lanes, followed, "v")
+
+    def _count_pack(self, scope: Scope) -> None:
+        if self._n_read:
+            scope.line(f"{self._n_read} += {self.schedule.vector}.0f;")
+
+    def _raise(self, scope: Scope, followed: Sequence[OnlinePair]) -> None:
+        """Raise the maxima to those of the values of a step."""
         factors, shifts = {}, {}
         for running in followed:
             shifts[running.pair] = scope.names.take("shift")
@@ -63,13 +149,6 @@ class OnlineRowRenderer(RowRenderer):
             helper = self.kernel.use("raise_peak")
             factors[running.pair] = scope.declare("factor", "float", f"{helper}({names})")
         self._move(scope, followed, factors, shifts)
-        if self._n_read:
-            scope.line(f"{self._n_read} += {self.schedule.vector}.0f;")
-        if self.schedule.vector == 1:
-            self._add_terms(scope, followed, "0")
-            return
-        with scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)") as lanes:
-            self._add_terms(lanes, followed, "v")
 
     def _move(
         self, scope: Scope, followed: Sequence[OnlinePair], factors: Mapping[Pair, str], shifts: Mapping[Pair, str]

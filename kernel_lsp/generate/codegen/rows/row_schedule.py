@@ -41,7 +41,8 @@ class RowSchedule:
     later passes need of the first one, not the row, in registers and shared memory of blocks that share it. `streaming`
     evicts early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
     `reads_first` loads a thread's first element of a row before any computation. Where a row is made of lines whose
-    sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a line.
+    sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a line. Where one
+    pass finds the pairs of a row, a thread computes `batch` packs while it loads as many.
     """
 
     threads: int
@@ -58,6 +59,7 @@ class RowSchedule:
     reads_first: bool = False
     lines: int = 0
     held: bool = False
+    batch: int = 1
 
     @property
     def is_grid(self) -> bool:

@@ -201,8 +201,7 @@ class SharedRowRenderer(RowRenderer):
         """Walk over the part of the row in registers for the second reductions of pairs."""
         swept: dict[RowReduction, Accumulator] = {}
         pairs = [pair for pair in self.pairs if pair.first in found]
-        together = [pairs] if pairs and self._followers else [[pair] for pair in pairs]
-        for each in together:
+        for each in [pairs] if pairs and self._followers else [[pair] for pair in pairs]:
             entries = [pair.second for pair in each]
             entries += [follower.entry for follower in self._followers]
             for pair in each:
