@@ -19,7 +19,7 @@ from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.column_choices import clusters_of_lines
-from kernel_lsp.generate.schedule.row_choices import MAX_PART_BYTES
+from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES
 
 MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""

@@ -45,7 +45,7 @@ def test_a_weighted_sum_takes_one_pass(text: str, dtype: str, vector: int) -> No
 
 @pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
-def test_a_thread_loads_a_batch_of_packs_while_it_computes_one(text: str, dtype: str, batch: int) -> None:
+def test_a_thread_loads_a_batch_of_packs_before_it_computes_any(text: str, dtype: str, batch: int) -> None:
     names = ("x", "y") if text is KL else ("x",)
     vector = 16 // (4 if dtype == "f32" else 2)
     checked = check(
@@ -55,7 +55,7 @@ def test_a_thread_loads_a_batch_of_packs_while_it_computes_one(text: str, dtype:
         families=("normal", "large"),
         sizes=({}, {"D": vector}, {"D": 64 * vector * batch}, {"D": 64 * vector * batch * 2 + vector}),
     )
-    assert [reads_of(checked, name) for name in names] == [2] * len(names), "of the first batch, and of the next one"
+    assert [reads_of(checked, name) for name in names] == [2] * len(names), "of batches, and of the packs left"
     assert "in one pass over the row" in checked.text
 
 

@@ -186,16 +186,16 @@ __device__ inline void {adding}(const {T} (&values)[N], {T}& largest, {T}& sum) 
     for (int v = 0; v < N; ++v) sum += {exp}(values[v] - pivot);
 }
 
-//@ raise_peak
+//@ {raising}
 // Raises a maximum to that of N more values, and sets its finite pivot. Returns what then multiplies exponentials relative
 // to the pivot; `shift` is what distances from it change by.
 template <int N>
-__device__ inline float raise_peak(const float (&values)[N], float& peak, float& pivot, float& shift) {
+__device__ inline float {raising}(const float (&values)[N], float& peak, float& pivot, float& shift) {
     const float before = peak, old_pivot = pivot;
     for (int v = 0; v < N; ++v) peak = nan_max(peak, values[v]);
     pivot = peak == -CUDART_INF_F ? 0.0f : peak;
     shift = old_pivot - pivot;
-    return expf(before - pivot);
+    return {exp}(before - pivot);
 }
 
 //@ add_moments

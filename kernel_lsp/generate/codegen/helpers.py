@@ -118,6 +118,7 @@ INSTANCES = {
         ("add_exponentials", "exp{f}", ""),
         ("add_quick_exponentials", "__expf", "\n// For results of 16 bits."),
     ),
+    "raising": _table("raising exp", ("raise_peak", "expf"), ("raise_quick_peak", "__expf")),
     "kind": _table(
         "kind word combine_lane combine_part start",
         *(

@@ -17,7 +17,7 @@ from kernel_lsp.generate.ir.scalar import Loop, accesses, indirect_scalars, node
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.row_choices import LARGE_BYTES
+from kernel_lsp.generate.schedule.row_limits import LARGE_BYTES
 
 WINDOW_UNROLL = 8
 """Windows per thread of a large tensor: average pooling of 8 elements took 991 us on an H100 with one, 876 us so;

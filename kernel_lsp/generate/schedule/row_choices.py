@@ -25,58 +25,31 @@ from kernel_lsp.generate.ir.scalar import Access, Operation, accesses, nodes
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
-
-MAX_SERIAL_SUM = 4096
-"""Maximum elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are
-pairwise."""
-MIN_SHARED_COLUMNS = 8192
-"""Minimum columns for several blocks per row. Reading a shorter row takes less time than an exchange between blocks."""
-PORTABLE_CLUSTER = 8
-"""Maximum blocks of a cluster on every GPU with clusters."""
-L2_BYTES = 36 << 20
-"""Bytes of active rows that stay in an H200's L2 cache (50 MB) between two passes; their results are evicted early."""
-SHORT_IN_BLOCK = 256
-"""Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
-LARGE_BYTES = 32 << 20
-"""Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
-LONG_BYTES = 8 << 20
-"""Minimum bytes of a row that blocks share to keep it on chip where that needs a contract: a LayerNorm over 16 MB took
-33.7 us on an H100 from L2, and 30.3 so."""
-MAX_PART_BYTES = 100 * 1024
-"""Maximum bytes of a row that a block of 512 threads keeps, two of which share an SM: softmax of rows of 1.5 MB took
-1164 us on an H100 by 16 blocks of 98 KB, 1656 us with two reads of each row."""
-MIN_GRID_PART_BYTES = 96 * 1024
-"""Minimum bytes of a row per block of a cooperative grid, where rows fill the GPU: with less, its barrier costs more
-than the second read."""
-MAX_COLUMN_ITEMS = 16
-"""Maximum elements of a row that a thread keeps by default where rows lie side by side: 16 loads in flight suffice."""
-MAX_COLUMN_BLOCK = 512
-"""Maximum threads of a default block with rows side by side: sums over a middle dim took 3950 us on an H100 with 32
-rows and 128 threads, 3055 us with 128 and 512."""
-CACHED_COLUMN_BLOCK = 256
-"""The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
-MIN_PACKS_OF_ROWS = 64
-"""Minimum packs per multiprocessor of rows side by side: 16 threads of each fill half of it."""
-LARGE_PACKED_BYTES = 8 << 20
-"""LARGE_BYTES for packs of rows side by side: gradients of a rotary embedding in bf16, of 67 and 17 MB, took 111.4 us
-on an H200 where single elements made the smaller sums, 80.4 with packs of 8 by 16 lanes, 73.6 by 8."""
-COLUMN_WAVES = 8
-"""Minimum blocks per multiprocessor for wider blocks with rows side by side."""
-MAX_KEPT_EXPONENTIALS = 16384
-"""Maximum columns of 16 bits whose exponentials a block keeps in registers."""
-ONLINE_THREADS = 512
-"""Threads of a longer row, which is read again instead: the gradients of a cross entropy over 32000 classes took 189 us
-on an H200 so, 207 us with 1024 threads that keep them."""
-LATE_THREADS = 512
-"""Threads up to which a row has twice as many where a later pass reads another tensor, whose loads wait for the sums:
-gradients of a log-softmax of 8192 columns took 93.8 us on an H200 in bf16 so, 96.9 by 256 threads."""
-PLAIN_THREADS = 256
-"""Threads of a long row without reductions: blocks that share an SM hide what each finds first. Gradients of a cross
-entropy with a z term over 32000 classes took 281 us on an H200 so, 315 with 1024 threads."""
-HELD = 2
-"""The knob's value for rows of which blocks hold what later passes need."""
-MIN_ONLINE_COLUMNS = 1024
-"""Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
+from kernel_lsp.generate.schedule.row_limits import (
+    CACHED_COLUMN_BLOCK,
+    COLUMN_WAVES,
+    HELD,
+    L2_BYTES,
+    LARGE_BYTES,
+    LARGE_PACKED_BYTES,
+    LATE_THREADS,
+    LONG_BYTES,
+    MAX_COLUMN_BLOCK,
+    MAX_COLUMN_ITEMS,
+    MAX_KEPT_EXPONENTIALS,
+    MAX_PART_BYTES,
+    MAX_SERIAL_SUM,
+    MIN_GRID_PART_BYTES,
+    MIN_ONLINE_COLUMNS,
+    MIN_PACKS_OF_ROWS,
+    MIN_READ_ONCE_COLUMNS,
+    MIN_ROWS_PER_MULTIPROCESSOR,
+    MIN_SHARED_COLUMNS,
+    ONLINE_THREADS,
+    PLAIN_THREADS,
+    PORTABLE_CLUSTER,
+    SHORT_IN_BLOCK,
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +97,9 @@ class RowChooser:
             streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
             online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
-        batch = pick("batch", self._batch_values(picked), 1, "packs that are loaded while as many are computed")
+        batches = self._batch_values(picked)
+        default_batch = min(default.batch, batches[-1])
+        batch = pick("batch", batches, default_batch, "packs that are loaded before any is used")
         picked = self._with_items(self._with_teams(replace(picked, batch=batch)))
         values = (0, 1) if self._can_stage(picked) else (0,)
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
@@ -220,7 +195,8 @@ class RowChooser:
         schedule = self._default_shared() or self._default_cluster() or self._default_block()
         n_columns = self.n_columns
         is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
-        return replace(schedule, online=is_online and not schedule.cached, staged=self._can_stage(schedule))
+        schedule = replace(schedule, online=is_online and not schedule.cached, staged=self._can_stage(schedule))
+        return replace(schedule, batch=2 if self._is_long_read_once() else 1)
 
     def _default_block(self) -> RowSchedule:
         """Return the best schedule with a thread, a warp or a block per row."""
@@ -245,6 +221,8 @@ class RowChooser:
             return RowSchedule(PLAIN_THREADS, 1, width, False)
         # A compute-bound pass is faster with few threads and many packs each: fewer threads combine.
         n_packs = 16 if self._is_online_sum() else 4
+        if self._is_long_read_once() and n_rows >= MIN_ROWS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors:
+            n_packs = 32
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
             threads *= 2
@@ -311,7 +289,7 @@ class RowChooser:
         is_short = self.n_columns < MIN_SHARED_COLUMNS or self.threads is not None
         if is_short or not self._reads_again() or not can_share(self.group) or not self._can_run(2):
             return None
-        if (is_open and not self._is_large()) or self._default_block().cached:
+        if (is_open and not self._is_large()) or self._is_read_once() or self._default_block().cached:
             return None
         threads, most = 512, MAX_CACHED_BYTES_PER_BLOCK // 2
         if self.takes_exponentials():  # small blocks: some compute while others load
@@ -397,11 +375,11 @@ class RowChooser:
     def _with_cache(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with a cache when several passes read the row and it fits the registers. Where the plan
         leaves the length open, that needs a contract, which large tensors are worth. Sums of exponentials of 16-bit
-        elements are faster in one pass: on an H200 in 118 us against 180 us of a cached cross entropy."""
+        elements are faster in one pass, and of long rows of f32."""
         if self._is_long_in_16_bits():
             return replace(schedule, threads=min(schedule.threads, ONLINE_THREADS))
         is_open = self.group.column.extent.constant is None
-        is_faster_online = self._is_online_sum() and self._kept_bytes() < 4
+        is_faster_online = (self._is_online_sum() and self._kept_bytes() < 4) or self._is_long_read_once()
         is_crowded = schedule.threads == 1024 and len(self._kept()) > 1  # two rows, and work, in 64 registers
         if n_passes(self.group) == 1 or (is_open and not self._is_large()) or is_faster_online or is_crowded:
             return schedule
@@ -434,6 +412,13 @@ class RowChooser:
     def _is_online_sum(self) -> bool:
         """Return True if one pass over memory reads the row and no result has its length."""
         return bool(find_pairs(self.group)) and not self.group.stores
+
+    def _is_read_once(self) -> bool:
+        """Return True if one pass over memory finds everything, where passes over registers would be several."""
+        return self._is_online_sum() and n_passes(self.group, online=True) == 1
+
+    def _is_long_read_once(self) -> bool:
+        return self.n_columns >= MIN_READ_ONCE_COLUMNS and self._is_read_once()
 
     def takes_exponentials(self) -> bool:
         """Return True if the row's sums need an exponential of each element; a maximum may have been kept."""

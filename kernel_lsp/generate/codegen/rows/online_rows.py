@@ -12,13 +12,13 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
 from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter
-from kernel_lsp.generate.codegen.operators import ATOM, TERNARY, Text
+from kernel_lsp.generate.codegen.operators import ATOM, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers
-from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, operands_of
+from kernel_lsp.generate.ir.scalar import Scalar, accesses, operands_of
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
@@ -57,54 +57,51 @@ class OnlineRowRenderer(RowRenderer):
         )
 
     def _sweep_batches(self, scalars: Sequence[Scalar], followed: Sequence[OnlinePair]) -> None:
-        """Loop over the row by batches of packs. The next batch is in flight while this one is computed."""
-        scope, n_packs, vector = self.scope, self.schedule.batch, self.schedule.vector
-        packed, arrays = find_packed(scalars, self.packing), {}
+        """Loop over the row by batches of packs, all loads of one before its first use; then over the packs left."""
+        scope, stride, limit = self.scope, self.schedule.stride, self._limit()
+        name = scope.names.take("first")
+        scope.line(f"{self.kernel.index_type} {name} = {self._column_lane()};")
+        for n_packs in (self.schedule.batch, 1):
+            last = f"{name} + {(n_packs - 1) * stride}" if n_packs > 1 else name
+            with scope.open(f"for (; {last} < {limit}; {name} += {n_packs * stride})") as batch:
+                self._add_batch(batch, name, n_packs, scalars, followed)
+
+    def _add_batch(
+        self, batch: Scope, first: str, n_packs: int, scalars: Sequence[Scalar], followed: Sequence[OnlinePair]
+    ) -> None:
+        """Add a batch of packs, whose first is `first`."""
+        vector, arrays = self.schedule.vector, {}
+        packed = find_packed(scalars, self.packing)
         for access in packed:
             self.kernel.use("packs")
-            arrays[access.digest] = scope.names.take(f"next_{self.kernel.pointer(access.tensor)}")
-            scope.line(f"Pack<{access.dtype.cuda_type}, {vector}> {arrays[access.digest]}[{n_packs}];")
-        first, step = scope.names.take("first"), n_packs * self.schedule.stride
-        self._load_batch(scope, packed, arrays, self._column_lane())
-        header = (
-            f"{self.kernel.index_type} {first} = {self._column_lane()}; {first} < {self._limit()}; {first} += {step}"
-        )
-        with scope.open(f"for ({header})") as batch:
-            for pair in followed:
-                pair.begin_pack(batch, n_packs * vector)
-            with self._open_batch(batch, first) as each, each.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes:
-                lanes.define(self.packing.lane, "v")
-                for access in packed:
-                    lanes.bind(access, self.packing.item(f"{arrays[access.digest]}[u]", access.dtype))
-                for pair, text in zip(followed, lanes.values(scalars), strict=True):
-                    value = f"{self.packing.pack.name} < {self._limit()} ? {text.within(TERNARY + 1)} : -CUDART_INF_F"
-                    pair.add(lanes, f"u * {vector} + v", value)
-            self._load_batch(batch, packed, arrays, f"{first} + {step}")
-            self._raise(batch, followed)
-            with (
-                self._open_batch(batch, first) as each,
-                each.open(f"if ({self.packing.pack.name} < {self._limit()})") as inside,
-            ):
-                self._count_pack(inside)
-                with inside.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes:
-                    self._add_terms(lanes, followed, f"u * {vector} + v")
+            arrays[access.digest] = batch.names.take(f"{self.kernel.pointer(access.tensor)}_packs")
+            batch.line(f"Pack<{access.dtype.cuda_type}, {vector}> {arrays[access.digest]}[{n_packs}];")
+        with self._open_batch(batch, first, n_packs) as each:
+            for access in packed:
+                each.line(f"{arrays[access.digest]}[u] = {self.packing.memory(each, access)};")
+        for pair in followed:
+            pair.begin_pack(batch, n_packs * vector)
+        with (
+            self._open_batch(batch, first, n_packs) as each,
+            each.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes,
+        ):
+            lanes.define(self.packing.lane, "v")
+            for access in packed:
+                lanes.bind(access, self.packing.item(f"{arrays[access.digest]}[u]", access.dtype))
+            for pair, text in zip(followed, lanes.values(scalars), strict=True):
+                pair.add(lanes, f"u * {vector} + v", text.text)
+        self._raise(batch, followed)
+        self._count_packs(batch, n_packs)
+        with batch.unroll(f"for (int v = 0; v < {n_packs * vector}; ++v)") as lanes:
+            self._add_terms(lanes, followed, "v")
 
-    def _open_batch(self, scope: Scope, first: str) -> Scope:
+    def _open_batch(self, scope: Scope, first: str, n_packs: int) -> Scope:
         """Open the loop over the packs of the batch at `first`."""
-        each = scope.unroll(f"for (int u = 0; u < {self.schedule.batch}; ++u)")
+        each = scope.unroll(f"for (int u = 0; u < {n_packs}; ++u)")
         name = self.packing.pack.name
-        each.line(f"const {self.kernel.index_type} {name} = {first} + u * {self.schedule.stride};")
+        each.declare_if_used(name, f"const {self.kernel.index_type} {name} = {first} + u * {self.schedule.stride};")
         each.define(self.packing.pack, name)
         return each
-
-    def _load_batch(self, scope: Scope, packed: Sequence[Access], arrays: Mapping[bytes, str], first: str) -> None:
-        """Load the batch at `first`."""
-        with (
-            self._open_batch(scope, first) as each,
-            each.open(f"if ({self.packing.pack.name} < {self._limit()})") as inside,
-        ):
-            for access in packed:
-                inside.line(f"{arrays[access.digest]}[u] = {self.packing.memory(inside, access)};")
 
     def _open_loop(self) -> Scope:
         if self.level == 0:
@@ -128,16 +125,16 @@ class OnlineRowRenderer(RowRenderer):
         if not followed:
             return
         self._raise(scope, followed)
-        self._count_pack(scope)
+        self._count_packs(scope, 1)
         if self.schedule.vector == 1:
             self._add_terms(scope, followed, "0")
             return
         with scope.unroll(f"for (int v = 0; v < {self.schedule.vector}; ++v)") as lanes:
             self._add_terms(lanes, followed, "v")
 
-    def _count_pack(self, scope: Scope) -> None:
+    def _count_packs(self, scope: Scope, n_packs: int) -> None:
         if self._n_read:
-            scope.line(f"{self._n_read} += {self.schedule.vector}.0f;")
+            scope.line(f"{self._n_read} += {n_packs * self.schedule.vector}.0f;")
 
     def _raise(self, scope: Scope, followed: Sequence[OnlinePair]) -> None:
         """Raise the maxima to those of the values of a step."""
@@ -146,7 +143,7 @@ class OnlineRowRenderer(RowRenderer):
             shifts[running.pair] = scope.names.take("shift")
             scope.line(f"float {shifts[running.pair]};")
             names = f"{running.values}, {running.first}, {self._pivots[running.pair]}, {shifts[running.pair]}"
-            helper = self.kernel.use("raise_peak")
+            helper = self.kernel.use("raise_quick_peak" if self.kernel.uses_intrinsics else "raise_peak")
             factors[running.pair] = scope.declare("factor", "float", f"{helper}({names})")
         self._move(scope, followed, factors, shifts)
 

@@ -42,7 +42,7 @@ class RowSchedule:
     evicts early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
     `reads_first` loads a thread's first element of a row before any computation. Where a row is made of lines whose
     sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a line. Where one
-    pass finds the pairs of a row, a thread computes `batch` packs while it loads as many.
+    pass finds the pairs of a row, a thread loads `batch` packs before it computes any.
     """
 
     threads: int

@@ -1,0 +1,62 @@
+"""Measured limits that decide the default schedule of a row group."""
+
+from __future__ import annotations
+
+MAX_SERIAL_SUM = 4096
+"""Maximum elements that one thread adds to one f32: the error grows with their number, and PyTorch's own sums are
+pairwise."""
+MIN_SHARED_COLUMNS = 8192
+"""Minimum columns for several blocks per row. Reading a shorter row takes less time than an exchange between blocks."""
+PORTABLE_CLUSTER = 8
+"""Maximum blocks of a cluster on every GPU with clusters."""
+L2_BYTES = 36 << 20
+"""Bytes of active rows that stay in an H200's L2 cache (50 MB) between two passes; their results are evicted early."""
+SHORT_IN_BLOCK = 256
+"""Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
+LARGE_BYTES = 32 << 20
+"""Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
+LONG_BYTES = 8 << 20
+"""Minimum bytes of a row that blocks share to keep it on chip where that needs a contract: a LayerNorm over 16 MB took
+33.7 us on an H100 from L2, and 30.3 so."""
+MAX_PART_BYTES = 100 * 1024
+"""Maximum bytes of a row that a block of 512 threads keeps, two of which share an SM: softmax of rows of 1.5 MB took
+1164 us on an H100 by 16 blocks of 98 KB, 1656 us with two reads of each row."""
+MIN_GRID_PART_BYTES = 96 * 1024
+"""Minimum bytes of a row per block of a cooperative grid, where rows fill the GPU: with less, its barrier costs more
+than the second read."""
+MAX_COLUMN_ITEMS = 16
+"""Maximum elements of a row that a thread keeps by default where rows lie side by side: 16 loads in flight suffice."""
+MAX_COLUMN_BLOCK = 512
+"""Maximum threads of a default block with rows side by side: sums over a middle dim took 3950 us on an H100 with 32
+rows and 128 threads, 3055 us with 128 and 512."""
+CACHED_COLUMN_BLOCK = 256
+"""The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
+MIN_PACKS_OF_ROWS = 64
+"""Minimum packs per multiprocessor of rows side by side: 16 threads of each fill half of it."""
+LARGE_PACKED_BYTES = 8 << 20
+"""LARGE_BYTES for packs of rows side by side: gradients of a rotary embedding in bf16, of 67 and 17 MB, took 111.4 us
+on an H200 where single elements made the smaller sums, 80.4 with packs of 8 by 16 lanes, 73.6 by 8."""
+COLUMN_WAVES = 8
+"""Minimum blocks per multiprocessor for wider blocks with rows side by side."""
+MAX_KEPT_EXPONENTIALS = 16384
+"""Maximum columns of 16 bits whose exponentials a block keeps in registers."""
+ONLINE_THREADS = 512
+"""Threads of a longer row, which is read again instead: the gradients of a cross entropy over 32000 classes took 189 us
+on an H200 so, 207 us with 1024 threads that keep them."""
+LATE_THREADS = 512
+"""Threads up to which a row has twice as many where a later pass reads another tensor, whose loads wait for the sums:
+gradients of a log-softmax of 8192 columns took 93.8 us on an H200 in bf16 so, 96.9 by 256 threads."""
+PLAIN_THREADS = 256
+"""Threads of a long row without reductions: blocks that share an SM hide what each finds first. Gradients of a cross
+entropy with a z term over 32000 classes took 281 us on an H200 so, 315 with 1024 threads."""
+HELD = 2
+"""The knob's value for rows of which blocks hold what later passes need."""
+MIN_ONLINE_COLUMNS = 1024
+"""Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
+
+MIN_READ_ONCE_COLUMNS = 16384
+"""Minimum columns for one pass over memory instead of several over registers: cross entropies of 4096 x 32000 took 124
+and 126 us on an H200 so, 161 and 186 us from registers. Shorter rows were not measured."""
+MIN_ROWS_PER_MULTIPROCESSOR = 8
+"""Minimum rows per multiprocessor for fewer threads of each, with 32 packs per thread: 256 instead of 512 took 248 us
+for a KL divergence of 4096 x 32000, 253."""
