@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tests.generate.harness import Checked, check, run, tensor
+from tests.generate.harness import Checked, check, plan_text, run, tensor
 
 KL = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='none').sum(-1)"
 KL_OF_LOGARITHMS = """
@@ -135,3 +135,22 @@ def test_masks_and_infinities_of_a_sum_of_logarithms_are_as_pytorch_has_them(bat
     finite = np.abs(expected) < np.finfo(np.float32).max
     expected = np.where(np.isfinite(expected) & ~finite, np.copysign(np.inf, expected), expected)
     np.testing.assert_allclose(run(checked, {"x": x})["out"], expected, rtol=1e-6)
+
+
+CROSS_ENTROPY = "def f(x, t): return F.cross_entropy(x, t, label_smoothing=0.1, reduction='none')"
+WITH_Z_LOSS = "def f(x, t): return F.cross_entropy(x, t, reduction='none') + torch.logsumexp(x, -1).pow(2)"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("text", [KL, CROSS_ENTROPY, WITH_Z_LOSS])
+def test_long_rows_are_read_once_by_default(text: str, dtype: str) -> None:
+    labels = tensor("t", 4096, dtype="i64", within=(0, 32000))
+    rows = [tensor(name, 4096, 32000, dtype=dtype) for name in ("x", "y")]
+    program = plan_text(text, inputs=rows if text is KL else [rows[0], labels])
+    cuda = program.render({})
+    kernel = next(
+        each for each in cuda.split("// One block of")[1:] if "__launch_bounds__" in each and "x_packs" in each
+    )
+    assert "in one pass over the row" in kernel
+    loads = re.findall(r"(x|y)_packs(?:_\d)?\[u\] = ", kernel)
+    assert len(loads) == 2 * (2 if text is KL else 1), "of batches, and of the packs left"
