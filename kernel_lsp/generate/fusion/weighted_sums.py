@@ -3,8 +3,7 @@
 With ``e = exp(v - max)`` and ``p = e / sum(e)``, ``sum(p * (v - max - log(s)))`` is ``sum(e * (v - max)) / sum(e) -
 log(s)``, and ``sum(v - max - log(s))`` is ``sum(v - max) - n * log(s)``. So a KL divergence, an entropy or a smoothed
 cross entropy needs no pass of its own after the sums, and one pass over memory can find all (`row_patterns.py`). An
-element's distance from the maximum stays as it is: an offset that all elements share costs no digits. Of a logarithm
-that needs a later pass, as of a mixture, ``log(n)`` is added, so that less cancels when that meets the earlier sum.
+element's distance from the maximum stays as it is: an offset that all elements share costs no digits.
 """
 
 from __future__ import annotations
@@ -46,19 +45,17 @@ def with_weighted_sums(group: RowGroup) -> RowGroup:
 @dataclass(frozen=True)
 class _Split:
     """A sum over a row: that of `inner`, over a softmax's sum where it is `weighted`, and of `outer`, the same in all
-    columns, whose weights add up to 1. `rest` is what a later pass sums up."""
+    columns, whose weights add up to 1."""
 
     inner: Scalar | None
     outer: Scalar | None
     weighted: bool = False
-    rest: Scalar | None = None
 
     def joined(self, name: str, other: _Split) -> _Split | None:
         """Return the sum or difference of both; None where only one is weighted."""
         if self.weighted != other.weighted:
             return None
-        inner, outer = _joined(name, self.inner, other.inner), _joined(name, self.outer, other.outer)
-        return _Split(inner, outer, self.weighted, _joined(name, self.rest, other.rest))
+        return _Split(_joined(name, self.inner, other.inner), _joined(name, self.outer, other.outer), self.weighted)
 
 
 class _Terms:
@@ -68,8 +65,6 @@ class _Terms:
         self._column, self._exponential = group.column, pair.second.scalar
         self._total = result_of(group, pair.second.tensor)
         self._peaks = {each.pivot.digest: each.first.scalar for each in pairs}
-        count = cast(index_value(group.n_columns), DType.F32)
-        self._typical = operation("neg", DType.F32, operation("log", DType.F32, count))
         known = {tensor for each in pairs for tensor in (each.first.tensor, each.second.tensor)}
         self._unknown = {entry.tensor for entry in group.reductions} - known
 
@@ -81,14 +76,14 @@ class _Terms:
     def _parts(self, scalar: Scalar, leaf: Callable[[Scalar], _Split | None]) -> _Split | None:
         """Return the split of sums and differences of distances, values of the row, and what `leaf` knows."""
         scalar = in_float(scalar)
-        found = self._distance(scalar)
+        found = self._distance(scalar) or leaf(scalar)
         if found is not None:
             return found
         for name in ("add", "sub"):
             if operands := operands_of(scalar, name):
                 left, right = (self._parts(operand, leaf) for operand in operands)
                 return left.joined(name, right) if left is not None and right is not None else None
-        return leaf(scalar)
+        return None
 
     def _term(self, scalar: Scalar) -> _Split | None:
         """Return the split of a product with an element of the softmax."""
@@ -96,15 +91,10 @@ class _Terms:
             return self._of_choice(*choice)
         factors = operands_of(scalar, "mul")
         for weight, value in (factors, factors[::-1]) if factors else ():
-            found = self._parts(value, _later) if self._is_weight(weight) else None
+            found = self._parts(value, lambda _: None) if self._is_weight(weight) else None
             if found is not None and found.inner is not None:
                 inner = operation("mul", DType.F32, self._exponential, found.inner)
-                if found.rest is None:
-                    return _Split(inner, found.outer, weighted=True)
-                rest = operation("add", DType.F32, found.rest, self._typical)
-                outer = _joined("sub", found.outer, self._typical)
-                rest = operation("mul", DType.F32, cast(weight, DType.F32), rest)
-                return _Split(inner, outer, weighted=True, rest=rest)
+                return _Split(inner, found.outer, weighted=True)
         return None
 
     def _of_choice(self, condition: Scalar, if_true: Scalar, if_false: Scalar) -> _Split | None:
@@ -116,7 +106,7 @@ class _Terms:
         if found is None or found.inner is None or (tested and math.isnan(if_true.value)):
             return found
         zero = Constant(0.0, DType.F32)
-        if found.rest or not compared or if_true.value != 0 or compared[1] != Constant(0.0, compared[1].dtype):
+        if not compared or if_true.value != 0 or compared[1] != Constant(0.0, compared[1].dtype):
             return None
         return replace(found, inner=select(compare("eq", self._exponential, zero), zero, found.inner))
 
@@ -145,11 +135,6 @@ class _Terms:
         return parts == (*operands_of(self._exponential, "exp"), shift)
 
 
-def _later(scalar: Scalar) -> _Split:
-    """Return the split of a value that a later pass weighs."""
-    return _Split(None, None, rest=cast(scalar, DType.F32))
-
-
 def _joined(name: str, left: Scalar | None, right: Scalar | None) -> Scalar | None:
     if left is None or right is None:
         return left if right is None else right if name == "add" else operation("neg", right.dtype, right)
@@ -168,13 +153,8 @@ def _with_split(group: RowGroup, entry: RowReduction, found: _Split, pair: Pair)
         outer = operation("mul", value.dtype, cast(index_value(group.n_columns), value.dtype), outer)
     if outer is not None:
         value = operation("add", value.dtype, value, outer)
-    own = [RowReduction(tensor, "sum", found.inner, entry.level)]
-    if found.rest is not None:
-        rest = replace(entry.tensor, name=f"{entry.tensor.name}_rest")
-        own.append(RowReduction(rest, "sum", found.rest, entry.level))
-        value = operation("add", value.dtype, value, result_of(group, rest))
-    place = group.reductions.index(entry)
-    reductions = (*group.reductions[:place], *own, *group.reductions[place + 1 :])
+    own = RowReduction(tensor, "sum", found.inner, entry.level)
+    reductions = tuple(own if each is entry else each for each in group.reductions)
     kept = result_of(group, entry.tensor)
     stores = (Store(entry.tensor, kept.index, value),) if entry.stored else ()
     known = {entry.tensor: value}
