@@ -135,8 +135,8 @@ def test_many_rows_that_one_block_cannot_keep_are_shared_by_default(shape: tuple
     ("dtype", "launches"), [("f32", ("<<<B, 1024>>>", "<<<B * 8, 256>>>")), ("bf16", ("<<<B, 512>>>", "<<<B, 512>>>"))]
 )
 def test_exponentials_of_long_rows_are_taken_again_by_one_block(dtype: str, launches: tuple[str, str]) -> None:
-    """They take longer than the reads that a cluster saves, but in f32 for sums and for gradients with kept peaks. One
-    logarithm serves a row of probabilities."""
+    """They take longer than the reads that a cluster saves, but in f32 for gradients with kept peaks; the divergence
+    itself is read once. One logarithm serves a row of probabilities."""
     text = "def f(x, y): return F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
     inputs = [tensor(name, 4096, 32000, dtype=dtype) for name in "xy"]
     program = plan_text(text, inputs=inputs, backward=True)
@@ -144,8 +144,7 @@ def test_exponentials_of_long_rows_are_taken_again_by_one_block(dtype: str, laun
         found = program.realize({"f.keeps": keeps}).text
         assert "in one pass over the row" in found
         assert f"f_backward{launch}" in found
-        assert ("B * 8, 128>>>" in found) == (dtype == "f32")
-        assert found.count("cluster=") == launch.count("* 8") + (dtype == "f32")
+        assert found.count("cluster=") == launch.count("* 8")
     found = program.realize({"f.keeps": 0}).text
     assert re.findall(r"logf?\((\w+)\)", found) == ["sum_exp_2", "sum_exp"] * 2
 
@@ -155,7 +154,8 @@ def test_blocks_combine_the_peaks_and_sums_of_two_rows_at_once() -> None:
     schedule = {"f.sum.split": 1, "f.blocks": 4, "f.threads": 128, "f.vector": 4, "f.cached": 1}
     inputs = [tensor(name, 3, 8200) for name in "xy"]
     found = check(text, inputs=inputs, schedule=schedule, families=SPECIAL).text
-    assert found.count("block_maxima<128>(peak, peak_2)") == found.count("block_sums<128>(sum_exp, sum_exp_2)") == 1
+    assert found.count("block_maxima<128>(peak, peak_2)") == 1
+    assert found.count("block_sums<128>(sum_exp, sum_exp_2, sum_to_peak)") == 1
 
 
 def test_the_first_staged_row_has_the_type_of_a_row() -> None:
