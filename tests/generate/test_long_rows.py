@@ -146,7 +146,7 @@ def test_exponentials_of_long_rows_are_taken_again_by_one_block(dtype: str, laun
         assert f"f_backward{launch}" in found
         assert found.count("cluster=") == launch.count("* 8")
     found = program.realize({"f.keeps": 0}).text
-    assert re.findall(r"logf?\((\w+)\)", found) == ["sum_exp_2", "sum_exp"] * 2
+    assert sorted(re.findall(r"logf?\((\w+)\)", found)) == ["sum_exp", "sum_exp", "sum_exp_2", "sum_exp_2"]
 
 
 def test_blocks_combine_the_peaks_and_sums_of_two_rows_at_once() -> None:

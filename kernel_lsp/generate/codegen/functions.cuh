@@ -187,8 +187,8 @@ __device__ inline void {adding}(const {T} (&values)[N], {T}& largest, {T}& sum) 
 }
 
 //@ {raising}
-// Raises a maximum to that of N more values, and sets its finite pivot. Returns what then multiplies exponentials relative
-// to the pivot; `shift` is what distances from it change by.
+// Raises a maximum to that of N more values, and sets its finite pivot. Returns what then multiplies exponentials
+// relative to the pivot; `shift` is what distances from it change by.
 template <int N>
 __device__ inline float {raising}(const float (&values)[N], float& peak, float& pivot, float& shift) {
     const float before = peak, old_pivot = pivot;

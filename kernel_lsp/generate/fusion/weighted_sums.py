@@ -136,8 +136,13 @@ class _Terms:
 
 
 def _joined(name: str, left: Scalar | None, right: Scalar | None) -> Scalar | None:
+    """Return the sum or difference of what there is, without a sum of a negation."""
     if left is None or right is None:
         return left if right is None else right if name == "add" else operation("neg", right.dtype, right)
+    if negated := operands_of(right, "neg"):
+        name, right = "sub" if name == "add" else "add", negated[0]
+    if name == "add" and (negated := operands_of(left, "neg")):
+        return operation("sub", left.dtype, right, negated[0])
     return operation(name, left.dtype, left, right)
 
 
@@ -151,8 +156,7 @@ def _with_split(group: RowGroup, entry: RowReduction, found: _Split, pair: Pair)
         value = operation("div", value.dtype, value, result_of(group, pair.second.tensor))
     elif outer is not None:
         outer = operation("mul", value.dtype, cast(index_value(group.n_columns), value.dtype), outer)
-    if outer is not None:
-        value = operation("add", value.dtype, value, outer)
+    value = _joined("add", value, outer) or value
     own = RowReduction(tensor, "sum", found.inner, entry.level)
     reductions = tuple(own if each is entry else each for each in group.reductions)
     kept = result_of(group, entry.tensor)

@@ -369,7 +369,8 @@ class SharedRowRenderer(RowRenderer):
         scope.line(f"{found[own]} = 0.0f;")
         with scope.open(f"for (int part = threadIdx.x % 32; part < {self.schedule.blocks}; part += 32)") as each:
             factor = each.declare("factor", "float", f"expf({parts[base.first]}[part] - {found[base.first]})")
-            moved = f"{factor} * {parts[base.second]}[part] * ({shift.removeprefix(' + ')})"
+            distance = each.declare("distance", "float", shift.removeprefix(" + "))
+            moved = f"{factor} * {parts[base.second]}[part] * {distance}"
             each.line(f"{found[own]} += {factor} * {parts[own]}[part] + {moved};")
         scope.line(f"{found[own]} = {self.kernel.use('warp_sum', own.tensor.dtype)}<32>({found[own]});")
 
