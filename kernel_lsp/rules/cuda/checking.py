@@ -253,7 +253,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros),
         *(file.returned_values.items(), file.member_sets.items(), file.accessor_sides),
         ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
-        *(types, counts_of_elements(file.parsed.text)),
+        *(types, counts_of_elements(file.parsed.text), file.grid_loops),
         ((name, element) for name, element in file.member_pointers if element in types),
         ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
     )

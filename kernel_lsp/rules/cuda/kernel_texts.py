@@ -85,6 +85,10 @@ _GRID_INDEX = re.compile(
 )
 
 
+GRID_SIZE = re.compile(r"\bgridDim\b|\bgrid\w*\.(?:size|num_threads|num_blocks|dim_blocks)\(")
+"""The size of a grid, in blocks or threads."""
+
+
 def is_unchecked(body: str) -> bool:
     return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
 

@@ -13,6 +13,7 @@ from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.nodes import (
     LOOPS,
     BinariesWith,
@@ -23,7 +24,7 @@ from kernel_lsp.rules.cuda.nodes import (
     doubles_in,
     next_mention,
 )
-from kernel_lsp.rules.cuda.outline import CudaFile, names_in_text
+from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of, variables_of, visible_at
 
 MAX_PARENTS_ASKED = 64

@@ -18,6 +18,7 @@ from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape, launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.kernel_texts import (
     DEVICE_TEXT,
+    GRID_SIZE,
     barrier_free,
     bytes_used,
     calling,
@@ -40,8 +41,9 @@ from kernel_lsp.rules.cuda.members import (
     structure_of,
     unique_pointers,
 )
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
-from kernel_lsp.rules.cuda.variables import IDENTIFIER, parameters_of, type_bytes
+from kernel_lsp.rules.cuda.variables import parameters_of, type_bytes
 from kernel_lsp.rules.rule import words
 
 if TYPE_CHECKING:
@@ -93,9 +95,12 @@ class CudaFile:
     def unchecked_kernels(self) -> frozenset[str]:
         """The kernels without any condition in which each thread of the grid handles one element. Their launches are
         checked against the allocated sizes."""
-        if b"<<<" not in self.parsed.data:
-            return frozenset()
-        return frozenset(found[1] for found in _KERNEL_TEXT.finditer(self.parsed.text) if is_unchecked(found[2]))
+        return frozenset(name for name, body in self.kernel_texts.items() if is_unchecked(body))
+
+    @once
+    def grid_loops(self) -> frozenset[str]:
+        """The launched kernels that read the size of their grid, as a loop over it does."""
+        return frozenset(name for name, body in self.kernel_texts.items() if GRID_SIZE.search(body))
 
     @once
     def kernel_texts(self) -> dict[str, str]:
@@ -415,28 +420,6 @@ def read_outline(parsed: ParsedCuda) -> CudaFile:
         for name, value in constant_members(parsed, node, file.constants, file.constant):
             _add_constant(file, name, value)
     return file
-
-
-MAX_KEPT_NAMES, MAX_NAMED_CHARACTERS = 16384, 400
-"""Maximum texts whose names are cached, and maximum characters of each."""
-_names: dict[str, frozenset[str]] = {}
-"""The names in texts of expressions. Expressions repeat, and most survive an edit of others."""
-
-
-def names_in_text(text: str) -> frozenset[str]:
-    """Return every identifier in the text of an expression, including field names."""
-    names = _names.get(text)
-    return _names_of(text) if names is None else names
-
-
-def _names_of(text: str) -> frozenset[str]:
-    is_one = text.isidentifier() and text.isascii()
-    names = frozenset((text,) if is_one else IDENTIFIER.findall(text))
-    if len(text) <= MAX_NAMED_CHARACTERS:
-        if len(_names) >= MAX_KEPT_NAMES:
-            _names.clear()
-        _names[text] = names
-    return names
 
 
 Item = Definition | Node

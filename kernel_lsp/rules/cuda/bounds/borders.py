@@ -11,7 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, place_of
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import is_loop_variable, values_of
 from kernel_lsp.rules.cuda.variables import Variable
 

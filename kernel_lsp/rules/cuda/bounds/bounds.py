@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
@@ -96,8 +96,10 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
 
 
 def _takes_no_size(kernel: Function) -> bool:
-    """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly."""
-    return bool(kernel.lambdas) or not any(parameter.is_integer for parameter in kernel.parameters)
+    """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly. The seed
+    of a generator is no size: one state for each thread is allocated."""
+    sizes = (each for each in kernel.parameters if each.is_integer and "seed" not in each.name.lower())
+    return bool(kernel.lambdas) or not any(True for _ in sizes)
 
 
 def _unchecked_dims(kernel: Function) -> frozenset[str]:

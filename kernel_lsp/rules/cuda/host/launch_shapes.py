@@ -96,7 +96,18 @@ def _grid(launch: HostLaunch) -> str:
     """Return the sizes of a grid without casts. A name alone is replaced by its value."""
     sizes = _followed(launch.sizes[0], launch.defined)
     sizes = sizes.removeprefix("dim3").strip(" ({})") if sizes.startswith("dim3") else sizes
-    return ", ".join(_followed(each, launch.defined) for each in split_top(sizes))
+    sizes = ", ".join(_followed(each, launch.defined) for each in split_top(sizes))
+    return _AXIS.sub(lambda found: _axis(found, launch.defined), sizes)
+
+
+_AXIS = re.compile(r"\b(\w+)\.([xyz])\b")
+
+
+def _axis(found: re.Match[str], defined: Mapping[str, str]) -> str:
+    """Return the size along an axis of a `dim3`, or the text itself."""
+    sizes = split_top(defined.get(found[1], "").removeprefix("dim3").strip(" ({})"))
+    place = "xyz".index(found[2])
+    return sizes[place] if place < len(sizes) else found[0]
 
 
 def _followed(size: str, defined: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
 from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned, said
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
 
@@ -92,7 +92,10 @@ def _allocated(function: Function) -> Iterator[tuple[str, int]]:
 
 def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
     """Return the message for ``n / 256`` blocks of 256 threads where n is provably no multiple, or where the kernel
-    checks for a part of a block that this grid does not have; else an empty text."""
+    checks for a part of a block that this grid does not have; else an empty text. A kernel that loops over its grid
+    needs no such part."""
+    if kernel in function.file.grid_loops:
+        return ""
     (threads_of, blocks), (grid_of, grids) = axes(function, parts[1]), axes(function, parts[0])
     for axis, grid in enumerate(grids):
         quotient = (

@@ -9,7 +9,7 @@ from itertools import pairwise
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.pointers import WAITS
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = ("now", "clock", "omp_get_wtime", "gettimeofday", "clock_gettime", "MPI_Wtime")

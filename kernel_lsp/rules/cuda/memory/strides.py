@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.memory.pointers import Reach, pointed, reach_of
 from kernel_lsp.rules.cuda.model import Function, Meaning
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import (
     Stride,

@@ -10,6 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
+from kernel_lsp.rules.cuda.members import structure_name
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
@@ -426,9 +427,19 @@ class Calculator(Looper):
             return Value(0, 0, False, Memory(self.source(node), kind, 4))
         if found.value.memory is None:
             number = 0 if not found.value.differs else None
-            kind = "local" if found.type_text else "global"
+            kind = "local" if found.type_text or self._is_member_of_another(node) else "global"
             found.value = Value(number, found.value.origins, number is None, Memory(self.source(node), kind, 4))
         return found.value
+
+    def _is_member_of_another(self, node: Node) -> bool:
+        """Return whether the array is a member of an object whose structure is not in the file: it may be the thread's
+        own, as ``fragment.x`` is."""
+        owner = node.child_by_field_id(fields.ARGUMENT) if node.type == "field_expression" else None
+        if owner is None or owner.type != "identifier" or "->" in self.source(node):
+            return False
+        found = self.place(owner)
+        type_text = found.type_text if isinstance(found, Cell) else ""
+        return bool(type_text) and structure_name(type_text) not in self.file.members
 
     def _member_array(self, place: Place) -> Value | None:
         """Return the array that is a member of a structure in shared memory."""

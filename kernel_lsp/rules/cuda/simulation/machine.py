@@ -245,8 +245,14 @@ class Machine(ABC):
         """Return the value as a variable's type holds it."""
         if variable.is_pointer and value.memory is None:
             memory = Memory(variable.name, "global", type_bytes(variable.element) or 4)
+            memory.is_volatile = self._is_result(variable.value)
             return Value(0 if not value.differs else None, value.origins, value.differs, memory, memory.width)
         return self.cast(value, variable.element) if not variable.is_pointer else value
+
+    def _is_result(self, node: Node | None) -> bool:
+        """Return whether a call returns the pointer: ``Shared<T>()``, whose memory may be that of the block."""
+        is_call = node is not None and node.type == "call_expression"
+        return is_call and node is not None and "_cast" not in self.source(node).partition("(")[0]
 
     def cast(self, value: Value, type_text: str) -> Value:
         """Return the number as another type holds it: floats have no known number."""

@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda.bounds.array_bounds import ELEMENTS, root_of
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import (
     block_names,

@@ -11,7 +11,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.outline import MAX_DEPTH, names_in_text
+from kernel_lsp.rules.cuda.names import names_in_text
+from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import words
 
