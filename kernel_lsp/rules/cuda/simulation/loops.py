@@ -72,7 +72,7 @@ class Looper(Machine):
             if not self.is_active():
                 break
             if update is not None:
-                self.value(update)
+                self._step(update, n_conditions)
                 n_repeated = MAX_EXCHANGING_ROUNDS if self.needs_all_rounds(loop) else MAX_REPEATED_ROUNDS
                 if round_ == n_repeated and condition is not None:
                     self._skip_to_last(condition, update)
@@ -81,6 +81,7 @@ class Looper(Machine):
                 break
         self.loops.pop()
         self.left_loop(loop)
+        self._forget_counter(condition, update, loop)
         del self.splits[loop.splits :]
         del self.conditions[n_conditions:]
         self.origins = origins
@@ -88,6 +89,19 @@ class Looper(Machine):
         self.mask = [a and not b for a, b in zip(entered, returned, strict=True)]
         if all(self.mask):
             self.mask = None
+
+    def _step(self, update: Node, n_conditions: int) -> None:
+        """Run the update of a loop as the threads see it that go on: within the loop there are no others."""
+        conditions, self.conditions = self.conditions, self.conditions[:n_conditions]
+        self.value(update)
+        self.conditions = conditions
+
+    def _forget_counter(self, condition: Node | None, update: Node | None, loop: Loop) -> None:
+        """Forget the counter of a loop that threads leave at different values, which are not known."""
+        left = None if condition is None else condition.child_by_field_id(fields.LEFT)
+        cell = None if left is None or left.type != "identifier" else self.cell(self.source(left))
+        if cell is not None and update is not None and loop.is_open and cell.value.memory is None:
+            cell.value = unknown(cell.value, origins=DATA)
 
     def _skip_to_last(self, condition: Node, update: Node) -> None:
         """Count up to the last iteration of a loop that steps evenly: those in between do as the first ones did."""

@@ -1,0 +1,106 @@
+"""Idioms of public kernels that are correct, each beside a defect that looks like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.rules import cuda
+
+COMMENTED = """
+__global__ void weigh(const float* __restrict__ x, float* __restrict__ y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float part;
+    part = x[i] * // part of the neighbour
+           x[i] HOLE;
+    y[i] = part;
+}
+"""
+FRAGMENT = """
+__global__ void blend(const float* a, const float* c, float* d, int k, float beta) {
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> old;
+    nvcuda::wmma::load_matrix_sync(old, c + blockIdx.x * 256, k, nvcuda::wmma::mem_row_major);
+    for (int e = 0; e < old.num_elements; ++e) HOLE = a[threadIdx.x] + beta * HOLE;
+}
+"""
+EVERY_BIN = """
+__global__ void count(const int* __restrict__ x, int* __restrict__ bins, int n) {
+    HOLE atomicAdd(&bins[x[i]], 1);
+}
+void run(const int* x, int* bins) {
+    const int n = 1000;
+    count<<<n / 256, 256>>>(x, bins, n);
+}
+"""
+OF_GRID = "auto grid = cg::this_grid(); for (int i = grid.thread_rank(); i < n; i += grid.size())"
+ONE_EACH = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
+CONVERTED = """
+template <typename T> struct Dynamic {
+    __device__ operator T*() { extern __shared__ int bytes[]; return reinterpret_cast<T*>(bytes); }
+};
+template <typename T> __global__ void reduce(const T* __restrict__ x, T* __restrict__ y, unsigned n) {
+    T* part = HOLE;
+    unsigned t = threadIdx.x, i = blockIdx.x * blockDim.x + threadIdx.x;
+    part[t] = i < n ? x[i] : 0;
+    __syncthreads();
+    for (unsigned step = blockDim.x / 2; step > 0; step >>= 1) {
+        if (t < step) part[t] += part[t + step];
+        __syncthreads();
+    }
+    if (t == 0) y[blockIdx.x] = part[0];
+}
+"""
+MESH = """
+const unsigned int width = HOLE;
+__global__ void wave(float* y, unsigned columns, float time) {
+    unsigned x = blockIdx.x * blockDim.x + threadIdx.x;
+    y[x] = sinf(time + x);
+}
+void run(float* y, float time) {
+    dim3 block(64, 1, 1);
+    dim3 grid(width / block.x, 1, 1);
+    wave<<<grid, block>>>(y, width, time);
+}
+"""
+STATES = """
+__global__ void start(curandState* states, HOLE) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    curand_init(7, i, 0, &states[i]);
+}
+"""
+STEPS = """
+__global__ void double_all(const int* __restrict__ sizes, float* __restrict__ y) {
+    extern __shared__ float row[];
+    const int n = 1 << sizes[0];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) row[i] = y[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) row[i] = row[i] + HOLE;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = row[i];
+}
+"""
+
+
+def codes(text: str) -> set[str]:
+    return {finding.code for finding in cuda.check(text)}
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "defect", "correct"),
+    [
+        ("KL271", COMMENTED, "+ part", ""),
+        ("KL219", FRAGMENT, "d[0]", "old.x[e]"),
+        ("KL256", EVERY_BIN, ONE_EACH, OF_GRID),
+        ("KL219", CONVERTED, "y + n", "Dynamic<T>()"),
+        ("KL201", MESH, "100", "128"),
+        ("KL201", STATES, "unsigned n", "unsigned seed"),
+    ],
+)
+def test_an_idiom_is_correct_where_a_defect_is_not(code: str, text: str, defect: str, correct: str) -> None:
+    assert code in codes(text.replace("HOLE", defect))
+    assert code not in codes(text.replace("HOLE", correct))
+
+
+def test_a_loop_of_an_unknown_number_of_steps_keeps_its_threads_apart() -> None:
+    assert "KL207" in codes(STEPS.replace("HOLE", "row[i + 1]"))
+    assert not {"KL207", "KL208"} & codes(STEPS.replace("HOLE", "row[i]"))
