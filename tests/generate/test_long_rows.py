@@ -321,3 +321,10 @@ def test_gradients_of_one_long_norm_are_held_by_default() -> None:
     found = plan_text("def f(x, w): return F.layer_norm(x, w.shape, w, w)", inputs=inputs, backward=True).render({})
     assert "f_backward<<<128, 1024, 131072>>>" in found
     assert not re.search(r"(?<!\.)\b(grad_out|x)\b", found[found.rindex("parts_sum<") :])
+
+
+def test_rows_whose_results_read_weights_have_more_threads() -> None:
+    inputs = [tensor("x", 8192, 4096), tensor("w", 4096)]
+    for weight, threads in (("w", 512), ("None", 256)):
+        found = plan_text(f"def f(x, w): return F.layer_norm(x, w.shape, {weight})", inputs=inputs).render({})
+        assert f"f<<<B, {threads}>>>(" in found

@@ -226,7 +226,8 @@ class RowChooser:
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
             threads *= 2
-        reads_late = any(0 not in levels for _, levels in self._levels())
+        with_weights = threads * 2 == LATE_THREADS and self.widest == 4 and len(self.reads_of_row()) == 1
+        reads_late = any(0 not in levels for _, levels in self._levels(with_weights=with_weights))
         if threads < LATE_THREADS and reads_late and self._is_large():
             threads *= 2
         return self._with_cache(RowSchedule(threads, 1, width, False))
@@ -456,8 +457,8 @@ class RowChooser:
         """Return the reads of the row itself, each tensor once."""
         return [access for access, _ in self._levels()]
 
-    def _levels(self) -> list[tuple[Access, set[int]]]:
-        """Return the reads of the row itself with the passes that make them."""
+    def _levels(self, *, with_weights: bool = False) -> list[tuple[Access, set[int]]]:
+        """Return the reads of the row itself, or also those that all rows make, with the passes that make them."""
         group = self.group
         levels: dict[object, set[int]] = {}
         found: dict[object, Access] = {}
@@ -466,7 +467,7 @@ class RowChooser:
         entries += [(entry.level, entry.scalar) for entry in group.column_sums]
         for level, scalar in entries:
             for access in accesses(scalar):
-                is_row = group.row in access.variables or group.row.extent.constant == 1
+                is_row = with_weights or group.row in access.variables or group.row.extent.constant == 1
                 if group.column in access.variables and is_row and access.mask is None:
                     levels.setdefault(access.digest, set()).add(level)
                     found[access.digest] = access
