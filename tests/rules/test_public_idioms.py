@@ -104,3 +104,28 @@ def test_an_idiom_is_correct_where_a_defect_is_not(code: str, text: str, defect:
 def test_a_loop_of_an_unknown_number_of_steps_keeps_its_threads_apart() -> None:
     assert "KL207" in codes(STEPS.replace("HOLE", "row[i + 1]"))
     assert not {"KL207", "KL208"} & codes(STEPS.replace("HOLE", "row[i]"))
+
+
+SUM = """
+__device__ float sum_of_block(float v) {
+    __shared__ float warps[8];
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    INNER {
+        v = warps[threadIdx.x % 8];
+        v += __shfl_down_sync(0xffffffffu, v, 4);
+    }
+    return v;
+}
+__global__ void total(const float* __restrict__ x, float* __restrict__ y) {
+    const float sum = sum_of_block(x[threadIdx.x]);
+    if (threadIdx.x == 0) y[blockIdx.x] = sum;
+}
+void run(const float* x, float* y) { total<<<9, 256>>>(x, y); }
+"""
+
+
+def test_a_divergent_shuffle_of_a_helper_is_reported_in_its_branch_alone() -> None:
+    assert "KL206" not in codes(SUM.replace("INNER", "if (threadIdx.x < 32)"))
+    found = cuda.check(SUM.replace("INNER", "if (threadIdx.x < 8)"))
+    assert [each.range.start_line for each in found if each.code == "KL206"] == [7]

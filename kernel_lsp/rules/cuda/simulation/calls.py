@@ -242,6 +242,7 @@ class Caller(Calculator):
         name = declarator.child_by_field_id(fields.DECLARATOR) or declarator
         frame.returns_reference = "&" in self.file.parsed.between(definition.node.start_byte, name.start_byte)
         before, loops, outer = self.mask, self.loops, self.outer_loops
+        frame.entered = before
         self.loops, self.outer_loops = [], [*outer, *loops]
         self.frames.append(frame)
         self.run(body)
@@ -333,7 +334,7 @@ class Caller(Calculator):
         if block is None or len(self.frames) >= 2 * MAX_CALLS:
             raise Stopped
         frame = Frame(parsed, call, True, [{}])
-        frame.returned = [False] * self.n_threads
+        frame.returned, frame.entered = [False] * self.n_threads, self.mask
         self.frames.append(frame)
         value: Value | Place | Cell = UNKNOWN
         for statement in block.named_children:

@@ -67,6 +67,8 @@ class Frame:
     result: Value | Place | None = None
     returns_reference: bool = False
     returned: list[bool] = field(default_factory=list)
+    entered: list[bool] | None = None
+    """The threads that make the call; None for all."""
     owner: Cell | Place | None = None
     """The structure whose method is called, with the name of its type."""
     structure: str = ""

@@ -177,14 +177,14 @@ class Watcher(Caller):
         for split in self.splits:
             if not split.is_of_warps and not self.file.fits_its_launches and self.block[1] == 1:
                 self.note("KL206", sites[min(split.depth, len(sites)) - 1], "exact")
-        warps = range(0, self.n_threads, WARP)
-        is_split = (
-            self.shape.is_known
-            and self.mask is not None
-            and any(len(set(self.mask[first : first + WARP])) == 2 for first in warps)
-        )
+        is_split = self.shape.is_known and self._splits_warps(self.mask)
         if is_split and not any(self.frames[0].returned):
-            self.note("KL206", sites[0], "exact")
+            inner = (depth for depth, frame in enumerate(self.frames[1:]) if self._splits_warps(frame.entered))
+            self.note("KL206", sites[min(next(inner, len(sites)), len(sites) - 1)], "exact")
+
+    def _splits_warps(self, mask: list[bool] | None) -> bool:
+        warps = range(0, self.n_threads, WARP)
+        return mask is not None and any(len(set(mask[first : first + WARP])) == 2 for first in warps)
 
     def forget(self) -> None:
         for memory in (*self.memories.values(), *self.shared_memories.values()):
