@@ -129,3 +129,34 @@ def test_a_divergent_shuffle_of_a_helper_is_reported_in_its_branch_alone() -> No
     assert "KL206" not in codes(SUM.replace("INNER", "if (threadIdx.x < 32)"))
     found = cuda.check(SUM.replace("INNER", "if (threadIdx.x < 8)"))
     assert [each.range.start_line for each in found if each.code == "KL206"] == [7]
+
+
+PERMUTED = """
+__device__ void permute(float* colours, const int* order, cg::thread_block cta) {
+    cg::thread_group tile = cg::tiled_partition(cta, 16);
+    if (threadIdx.x < 16) {
+        const float colour = colours[threadIdx.x];
+        HOLE
+        colours[order[threadIdx.x]] = colour;
+    }
+}
+__global__ void encode(const float* __restrict__ x, const int* __restrict__ given, float* __restrict__ y) {
+    cg::thread_block cta = cg::this_thread_block();
+    __shared__ float colours[64];
+    __shared__ int order[64];
+    colours[threadIdx.x] = x[threadIdx.x];
+    order[threadIdx.x] = given[threadIdx.x];
+    cg::sync(cta);
+    permute(colours, order, cta);
+    cg::sync(cta);
+    y[threadIdx.x] = colours[threadIdx.x];
+}
+void run(const float* x, const int* given, float* y) { encode<<<1, 64>>>(x, given, y); }
+"""
+
+
+def test_a_barrier_of_a_tile_orders_elements_that_data_choose() -> None:
+    assert "KL207" in codes(PERMUTED.replace("HOLE", ""))
+    assert "KL207" not in codes(PERMUTED.replace("HOLE", "cg::sync(tile);"))
+    whole_block = PERMUTED.replace("threadIdx.x < 16", "threadIdx.x < 64")
+    assert "KL207" in codes(whole_block.replace("HOLE", "cg::sync(tile);"))

@@ -381,8 +381,10 @@ class Watcher(Caller):
             return False
         if old.address is None or new.address is None:
             other = new if old.address is None else old
+            is_ordered = old.warp_epoch != new.warp_epoch and self._is_of_one_warp(old, new)
             return (
-                other.address is not None
+                not is_ordered
+                and other.address is not None
                 and isinstance(other.address, list)
                 and old.sites != new.sites
                 and "read" in (old.kind, new.kind, "atomic" if "atomic" in (old.kind, new.kind) else "")
@@ -401,6 +403,11 @@ class Watcher(Caller):
             if owner != thread and not (is_ordered and owner // WARP == thread // WARP):
                 return True
         return False
+
+    def _is_of_one_warp(self, old: Access, new: Access) -> bool:
+        """Return whether threads of one warp alone make both accesses, which a barrier of the warp or a tile orders."""
+        masks = (each.mask or [True] * self.n_threads for each in (old, new))
+        return len({thread // WARP for mask in masks for thread, is_active in enumerate(mask) if is_active}) < 2
 
     def _is_of_two(self, old: Access, new: Access) -> bool:
         """Return whether one element is accessed by different threads: one may write it, and others read it."""
