@@ -324,7 +324,7 @@ def test_gradients_of_one_long_norm_are_held_by_default() -> None:
 
 
 def test_rows_whose_results_read_weights_have_more_threads() -> None:
-    inputs = [tensor("x", 8192, 4096), tensor("w", 4096)]
-    for weight, threads in (("w", 512), ("None", 256)):
+    for n_columns, weight, threads in ((4096, "w", 512), (4096, "None", 256), (2048, "w", 256)):
+        inputs = [tensor("x", 16384, n_columns), tensor("w", n_columns)]
         found = plan_text(f"def f(x, w): return F.layer_norm(x, w.shape, {weight})", inputs=inputs).render({})
         assert f"f<<<B, {threads}>>>(" in found

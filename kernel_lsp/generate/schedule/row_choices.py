@@ -226,7 +226,7 @@ class RowChooser:
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
             threads *= 2
-        with_weights = threads * 2 == LATE_THREADS and self.widest == 4 and len(self.reads_of_row()) == 1
+        with_weights = threads * 4 >= LATE_THREADS and self.widest == 4
         reads_late = any(0 not in levels for _, levels in self._levels(with_weights=with_weights))
         if threads < LATE_THREADS and reads_late and self._is_large():
             threads *= 2
