@@ -92,6 +92,42 @@ def f(x, y):
 """
 
 
+ROW_DIVERGENCES = {"JS": JS_DIVERGENCE.replace(".mean()", ""), "KL": f"def f(x, y): return {KL_DIVERGENCE}"}
+ROW_DIVERGENCES["KL"] = ROW_DIVERGENCES["KL"].replace("'batchmean')", "'none').sum(-1)")
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("JS", 5e-7), ("KL", 1.5e-6)])
+@pytest.mark.parametrize("way", [{}, {"f.cached": 1, "f.online": 0, "f.blocks": 4, "f.threads": 256}])
+def test_divergences_of_near_rows_do_not_have_the_rounding_of_the_logarithms_of_sums(
+    name: str, tolerance: float, way: dict[str, int]
+) -> None:
+    """Errors of single rows, relative L2: 4.6e-6 and 2.6e-6 with these logarithms, 2.3e-7 and 1.7e-6 of PyTorch."""
+    checked = check(ROW_DIVERGENCES[name], inputs=[tensor("x", 32, 1032), tensor("y", 32, 1032)], schedule=way)
+    generator = np.random.default_rng(0)
+    x, y = (generator.random((32, 1032), np.float32) for _ in "xy")
+    p, q = (np.exp(row) / np.exp(row).sum(-1, keepdims=True) for row in (x.astype(float), y.astype(float)))
+    mean = (p + q) / 2
+    expected = {
+        "JS": (p * np.log(p / mean) + q * np.log(q / mean)).sum(-1) / 2,
+        "KL": (q * np.log(q / p)).sum(-1),
+    }[name]
+    error = run(checked, {"x": x, "y": y})["out"] - expected
+    assert np.linalg.norm(error) < tolerance * np.linalg.norm(expected)
+
+
+def test_a_divergence_from_a_mixture_of_far_rows_is_as_in_pytorch() -> None:
+    checked = check(
+        ROW_DIVERGENCES["JS"], inputs=[tensor("x", 6, 40), tensor("y", 6, 40)], families=("normal", "large")
+    )
+    x, y = np.zeros((6, 40), np.float32), np.zeros((6, 40), np.float32)
+    x[1, :20] = -200  # shares of 0 in one row alone
+    x[2, 3], x[3, 3], y[4, 3] = -np.inf, np.inf, np.nan
+    x[5], y[5] = -1000, 1000
+    found = run(checked, {"x": x, "y": y})["out"]
+    apart = 0.5 * np.log(4 / 3) + 0.25 * np.log(2 / 3) + 0.25 * np.log(2)
+    np.testing.assert_allclose(found, [0, apart, np.nan, np.nan, np.nan, 0], rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("text", [f"def f(x, y): return {KL_DIVERGENCE}", JS_DIVERGENCE])
 def test_gradients_of_a_divergence_of_equal_rows_may_have_the_rounding_of_their_terms(text: str) -> None:
     inputs = [tensor("x", 4, 1032), tensor("y", 4, 1032)]

@@ -35,6 +35,7 @@ from kernel_lsp.generate.fusion.groups import (
     WholeReduction,
     scalars_of_group,
 )
+from kernel_lsp.generate.fusion.log_ratios import with_log_ratios
 from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.row_algebra import simplified
 from kernel_lsp.generate.fusion.rows import grow_rows
@@ -213,7 +214,7 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
             line_sums=tuple(replace(entry, stored=entry.tensor in stored) for entry in group.line_sums),
             line_stores=tuple(store for store in group.line_stores if store.tensor in stored),
         )
-        return with_weighted_sums(simplified(kept))
+        return with_log_ratios(with_weighted_sums(simplified(kept)))
     if isinstance(group, ElementwiseGroup | ScanGroup | SortedGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):
