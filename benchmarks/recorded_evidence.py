@@ -7,14 +7,14 @@ measure` wrote. A reply that FILE has no time for counts with its estimate, agai
 kernel. Judges are those of `judge_corpus_replies.jsonl`, on the kernels of `judge_corpus`.
 
 Speed-ups are over the generator's best kernel, times summed over forward and backward; the generator's kernel is kept
-where no reply is faster. `best of n` is exact: the mean over all choices of n recorded replies. Intervals of means over
-tasks are percentile bootstraps over tasks, intervals of shares are Wilson's.
+where no reply is faster. The best of n independent replies is exact: the mean over all choices of n recorded ones. Of a
+search the first n count. Intervals of means over tasks are percentile bootstraps over tasks, intervals of shares are
+Wilson's.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import random
@@ -39,8 +39,8 @@ from kernel_lsp.llm.judges.judges import passes, probability_right, read_probabi
 CORPUS = ROOT / "benchmarks" / "judge_corpus"
 GOAL = 40
 """Replies wanted for each task."""
-N_CURVE = 5
-"""Replies from which a task has a curve of its own."""
+N_MANY = 20
+"""Replies from which strategies of a task are compared at several numbers."""
 N_RESAMPLES = 10_000
 Z = 1.96
 COMPARED = ("best-of-n", "evolve")
@@ -58,9 +58,13 @@ class Replies:
     n_correct: int
     gains: tuple[float, ...]
 
-    def best_of(self, n: int) -> float:
-        """Return the mean gain of the best of n replies."""
-        return statistics.fmean(max(chosen) for chosen in itertools.combinations(self.gains, n))
+    def after(self, n: int) -> float:
+        """Return the gain after n replies: of a search the first ones, of independent replies the mean over all choices
+        of n, where each is the best of as many as there are ways to draw the others among those that gain no more."""
+        if not self.strategy.startswith("best-of-n"):
+            return max(self.gains[:n])
+        weights = [math.comb(place, n - 1) for place in range(len(self.gains))]
+        return sum(weight * gain for weight, gain in zip(weights, sorted(self.gains), strict=True)) / sum(weights)
 
 
 def main() -> int:
@@ -72,7 +76,9 @@ def main() -> int:
     measured = json.loads(given.measured.read_text())["tasks"] if given.measured.is_file() else {}
     found = [read_replies(path, measured) for path in sorted(given.folder.glob("*.kernels.json"))]
     print_replies(found)
-    print_curves([each for each in found if each.kind == "measured"])
+    on_gpu = [each for each in found if each.kind == "measured"]
+    print_curves([each for each in on_gpu if len(each.gains) < N_MANY], "tasks of few replies")
+    print_curves([each for each in on_gpu if len(each.gains) >= N_MANY], f"tasks of {N_MANY} replies and more")
     print_judges(judged_kernels())
     print("not recorded, 0 replies: prompts that show kernels in random order; without a profile; of a second model")
     return 0
@@ -93,7 +99,14 @@ def read_replies(path: Path, measured: dict[str, Any]) -> Replies:
     kernels = json.loads(path.read_text())
     seed_us = max((each["best_before_us"] or 0.0 for each in kernels), default=0.0)
     outcomes = [(each["outcome"] == "correct", each["time_us"] or 0.0) for each in kernels]
-    return Replies(task, strategy, "estimated", sum(right for right, _ in outcomes), _gains(seed_us, outcomes))
+    kind = "measured" if any(kernel.get("time_kind") == "measured" for kernel in kernels) else "estimated"
+    return Replies(
+        task,
+        strategy,
+        kind,
+        sum(right for right, _ in outcomes),
+        _gains(seed_us, outcomes),
+    )
 
 
 def _time_us(verdict: dict[str, Any]) -> float:
@@ -111,33 +124,36 @@ def print_replies(found: Sequence[Replies]) -> None:
     for each in found:
         row = f"{each.task:<22}{each.strategy:<22}{len(each.gains):>8}{len(each.gains) / GOAL:>7.0%}{each.n_correct:>8}"
         print(f"{row}{math.exp(max(each.gains, default=0.0)):>6.2f}x  {each.kind}")
-    for each in found:
-        if len(each.gains) >= N_CURVE:
-            curve = " ".join(f"{math.exp(each.best_of(n)):.3f}x" for n in range(1, len(each.gains) + 1))
-            print(f"best of 1 to {len(each.gains)} replies, {each.task} ({each.kind}): {curve}")
 
 
-def print_curves(found: Sequence[Replies]) -> None:
+def print_curves(found: Sequence[Replies], title: str) -> None:
     """Print the gain by number of replies, and the strategies against each other on the tasks that have both."""
-    print("\nspeed-up over the generator, geometric mean over tasks, by replies (measured)")
+    print(f"\nspeed-up over the generator, geometric mean over {title}, measured")
     for strategy in (*COMPARED, REFINED):
         of_one = [each for each in found if each.strategy == strategy]
-        for n in range(1, min((len(each.gains) for each in of_one), default=0) + 1):
-            if strategy == "best-of-n" or n == len(of_one[0].gains):
-                gains = [each.best_of(n) for each in of_one]
-                print(f"{strategy:<11}{n:>3} replies {mean_over(gains)} over {len(gains)} tasks")
+        for n in _numbers(of_one):
+            print(
+                f"{strategy:<11}{n:>3} replies {mean_over([each.after(n) for each in of_one])} over {len(of_one)} tasks"
+            )
     by_task: dict[str, dict[str, Replies]] = defaultdict(dict)
     for each in found:
         by_task[each.task][each.strategy] = each
-    _print_pairs(by_task.values(), "evolve", "best-of-n", "as many replies")
-    _print_pairs(by_task.values(), REFINED, "evolve", "prompts that quote measured times, further replies")
+    pairs = [(task["evolve"], task["best-of-n"]) for task in by_task.values() if set(COMPARED) <= set(task)]
+    for n in _numbers([each for pair in pairs for each in pair]):
+        gains = [one.after(n) - other.after(n) for one, other in pairs]
+        print(f"evolve against best-of-n, {n} replies each: {mean_over(gains)} over {len(gains)} tasks")
+    further = [(task[REFINED], task["evolve"]) for task in by_task.values() if {REFINED, "evolve"} <= set(task)]
+    if further:
+        gains = [max(one.gains) - max(other.gains) for one, other in further]
+        print(
+            f"{REFINED} (further replies, to measured times) against evolve: {mean_over(gains)} over {len(gains)} tasks"
+        )
 
 
-def _print_pairs(tasks: Any, one: str, other: str, note: str) -> None:
-    pairs = [(task[one], task[other]) for task in tasks if one in task and other in task]
-    if pairs:
-        gains = [max(left.gains) - max(right.gains) for left, right in pairs]
-        print(f"{one} against {other}: {mean_over(gains)} over {len(gains)} tasks ({note})")
+def _numbers(found: Sequence[Replies]) -> list[int]:
+    """Return powers of two up to the smallest number of replies, and that number."""
+    least = min((len(each.gains) for each in found), default=0)
+    return sorted({n for n in (1, 2, 4, 8, 16, 32) if n <= least} | ({least} if least else set()))
 
 
 def mean_over(gains: Sequence[float]) -> str:

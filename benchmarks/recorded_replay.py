@@ -32,7 +32,18 @@ REPLAY_DEADLINE_S = 900
 PRICES = (3, 15)
 """Prices of prompts and replies: an assumption, like the next."""
 CHARACTERS_PER_TOKEN = 4
-KEPT = ("slot", "round", "operator", "name", "outcome", "time_us", "best_before_us", "feedback", "kernel")
+KEPT = (
+    "slot",
+    "round",
+    "operator",
+    "name",
+    "outcome",
+    "time_us",
+    "time_kind",
+    "best_before_us",
+    "feedback",
+    "kernel",
+)
 
 
 @dataclass(frozen=True)
