@@ -1,6 +1,8 @@
 """Print geometric means by direction over the best of eager and torch.compile, of a report of `kernel-lsp bench`.
 
     python benchmarks/suite_means.py benchmarks/results/bench_suite-nvidia_h200-2026-11-29.json
+
+Rows that are not verified count nowhere.
 """
 
 from __future__ import annotations
