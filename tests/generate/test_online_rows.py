@@ -43,6 +43,25 @@ def test_a_weighted_sum_takes_one_pass(text: str, dtype: str, vector: int) -> No
     assert "in one pass over the row" in checked.text
 
 
+TWO_SUMS = """
+def f(x):
+    log_p = F.log_softmax(x, -1)
+    return (log_p.exp() * log_p).sum(-1), log_p.sum(-1)
+"""
+BOTH_WAYS = """
+def f(x, y):
+    log_p, log_q = F.log_softmax(x, -1), F.log_softmax(y, -1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1), (log_q.exp() * (log_q - log_p)).sum(-1)
+"""
+
+
+@pytest.mark.parametrize("text", [TWO_SUMS, BOTH_WAYS])
+def test_several_weighted_sums_take_one_pass(text: str) -> None:
+    names = ("x", "y") if text is BOTH_WAYS else ("x",)
+    checked = check(text, inputs=[tensor(name, 3, 1048) for name in names], schedule=ONLINE)
+    assert [reads_of(checked, name) for name in names] == [1] * len(names)
+
+
 @pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
 def test_a_thread_loads_a_batch_of_packs_before_it_computes_any(text: str, dtype: str, batch: int) -> None:

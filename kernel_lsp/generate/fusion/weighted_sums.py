@@ -32,9 +32,10 @@ from kernel_lsp.generate.ir.scalar import (
 
 def with_weighted_sums(group: RowGroup) -> RowGroup:
     """Return the group with sums relative to maxima, one pass earlier, for sums that need a softmax's sum."""
-    pairs = [pair for pair in find_pairs(group) if pair.kind == "exponentials"]
-    for entry in group.reductions if pairs else ():
-        if entry.kind == "sum" and entry.level > 1 and entry.tensor.dtype == DType.F32:
+    for tensor in [entry.tensor for entry in group.reductions if entry.level > 1]:
+        pairs = [pair for pair in find_pairs(group) if pair.kind == "exponentials"]
+        entry = next(each for each in group.reductions if each.tensor is tensor)
+        if pairs and entry.kind == "sum" and entry.level > 1 and tensor.dtype == DType.F32:
             splits = ((pair, _Terms(group, pairs, pair).split(entry.scalar)) for pair in pairs)
             pair, found = next((each for each in splits if each[1] is not None), (pairs[0], None))
             if found is not None:
