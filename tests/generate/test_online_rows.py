@@ -62,6 +62,18 @@ def test_several_weighted_sums_take_one_pass(text: str) -> None:
     assert [reads_of(checked, name) for name in names] == [1] * len(names)
 
 
+def test_a_later_pair_of_a_shared_row_finds_no_weighted_sums_again() -> None:
+    text = """
+def f(x):
+    p = F.softmax(x, -1)
+    return -(p * F.log_softmax(x, -1)).sum(-1), p.var(-1), p
+"""
+    way = {"f.cached": 1, "f.blocks": 2, "f.threads": 256, "f.vector": 4}
+    checked = check(text, inputs=[tensor("x", 132, 8192)], schedule=way, sizes=({"B": 3},))
+    assert "sum_to_peak_parts[2]" in checked.text
+    assert "squares_parts[2]" in checked.text
+
+
 @pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
 def test_a_thread_loads_a_batch_of_packs_before_it_computes_any(text: str, dtype: str, batch: int) -> None:

@@ -201,9 +201,9 @@ class SharedRowRenderer(RowRenderer):
         """Walk over the part of the row in registers for the second reductions of pairs."""
         swept: dict[RowReduction, Accumulator] = {}
         pairs = [pair for pair in self.pairs if pair.first in found]
-        for each in [pairs] if pairs and self._followers else [[pair] for pair in pairs]:
-            entries = [pair.second for pair in each]
-            entries += [follower.entry for follower in self._followers]
+        followers = [follower.entry for follower in self._followers if follower.base in pairs]
+        for each in [pairs] if followers else [[pair] for pair in pairs]:
+            entries = [*(pair.second for pair in each), *followers]
             for pair in each:
                 first = found[pair.first]
                 pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
