@@ -74,6 +74,11 @@ def f(x):
     assert "squares_parts[2]" in checked.text
 
 
+def test_a_pass_of_weighted_sums_also_finds_a_maximum_of_its_own() -> None:
+    text = "def f(x): return -(F.softmax(x, -1) * F.log_softmax(x, -1)).sum(-1), (x * x).amax(-1), x.argmax(-1)"
+    check(text, inputs=[tensor("x", 3, 1048)], schedule=ONLINE)
+
+
 @pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
 def test_a_thread_loads_a_batch_of_packs_before_it_computes_any(text: str, dtype: str, batch: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -65,10 +65,10 @@ def render_helpers(uses: Iterable[HelperUse]) -> str:
     wanted: set[HelperUse] = set()
     pending = list(uses)
     while pending:
-        use = pending.pop()
+        use = _needed(*astuple(pending.pop()))
         if use not in wanted:
             wanted.add(use)
-            pending.extend(HelperUse(name, _needed_type(name, use.type)) for name in NEEDS[use.name])
+            pending.extend(HelperUse(name, use.type) for name in NEEDS[use.name])
     order = {name: position for position, name in enumerate(HELPERS)}
     ordered = sorted(wanted, key=lambda use: (order[use.name], use.type))
     return "\n".join(_render(use) for use in ordered)
@@ -81,8 +81,9 @@ def with_called(uses: Collection[HelperUse], lines: Iterable[str]) -> frozenset[
     return frozenset(uses) | {HelperUse(name, "") for name in called - known}
 
 
-def _needed_type(name: str, type_: str) -> str:
-    return (type_ or "float") if "{T}" in HELPERS[name] else ""
+def _needed(name: str, type_: str) -> HelperUse:
+    """Return the use of a helper, whose text may be the same for all types."""
+    return HelperUse(name, (type_ or "float") if "{T}" in HELPERS[name] else "")
 
 
 def _render(use: HelperUse) -> str:
