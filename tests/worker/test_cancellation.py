@@ -67,10 +67,26 @@ def test_differences_of_what_is_computed_have_it(code: str, family: str, tmp_pat
         "(torch.exp(x) == 1.0).float()",
         "(torch.exp(x) * 3.0).int().float()",
         "torch.exp(x) * (torch.exp(x) >= torch.exp(x).amax(-1, keepdim=True)) - 1.0",
+        "torch.sign(torch.exp(x) - 1.0)",
+        "x + (1.0 - torch.ones_like(x)) * -1e9",
     ],
 )
 def test_exact_zeros_and_choices_have_none(code: str, tmp_path: Path) -> None:
     assert response(code, "zeros", tmp_path) <= 64 * UNIT
+
+
+@pytest.mark.parametrize(
+    "code", ["torch.div(torch.exp(x), 0.125, rounding_mode='floor')", "torch.where(torch.exp(x) - 1.0 > 0, x + 1e6, x)"]
+)
+def test_thresholds_have_none_on_few_numbers(code: str, tmp_path: Path) -> None:
+    assert response(code, "negative_zeros", tmp_path) < 1.0
+
+
+@pytest.mark.parametrize("family", ["zeros", "one_hot", "negative_zeros"])
+def test_signs_of_equal_predictions_are_zero(family: str, tmp_path: Path) -> None:
+    """A kernel with a sign of one there passed."""
+    code = "F.l1_loss(torch.sigmoid(x), torch.sigmoid(y))"
+    assert response(code, family, tmp_path, operation="backward", result="grad_x") < UNIT
 
 
 def test_results_that_do_not_cancel_keep_their_response(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ SMALL_RMS = 2.0**-30
 """Maximum root mean square of a result that may be the rest of cancelled terms on any inputs: fp64 leaves 1e-16 of
 terms of up to 1e6."""
 
+DECIDING = ("returns_indices", "order", "search", "pool", "rounding", "modular", "modular_by_mode", "jumps_at_zero")
+"""Kinds of operations whose results jump where their arguments are equal, or whole."""
+
 
 def may_cancel(run: ReferenceRun, families: Sequence[str], expected: torch.Tensor, moved: torch.Tensor) -> bool:
     """Check whether a rounding of each step is to be measured: on `families` of few different numbers, whose errors are
@@ -85,12 +88,12 @@ def _backward_of(run: ReferenceRun) -> BackwardProgram:
 
 def _keeps(op: object) -> bool:
     """Check whether an operation rounds nothing."""
-    return op is operator.getitem or is_a(op, "keeps_digits", "passes_values", "extreme")
+    return op is operator.getitem or is_a(op, "keeps_digits", "passes_values", "extreme", "fill")
 
 
 def _chooses(graph: torch.fx.Graph) -> bool:
-    """Check whether code selects among rounded numbers by a comparison, an order or a conversion to integers. Equal
-    ones are common there. The zero of a comparison stays one."""
+    """Check whether code selects among rounded numbers by a comparison, an order, a sign or a conversion to integers.
+    Equal ones are common there. The zero of a comparison stays one."""
     rounded = set[torch.fx.Node]()
     for node in graph.nodes:
         is_rounded = not rounded.isdisjoint(node.all_input_nodes)
@@ -100,7 +103,7 @@ def _chooses(graph: torch.fx.Graph) -> bool:
         if is_a(node.target, "equality", "ordering"):
             if is_rounded and node.args[1] != 0:
                 return True
-        elif is_rounded and is_a(node.target, "returns_indices", "order", "search", "pool", "rounding", "modular"):
+        elif is_rounded and is_a(node.target, *DECIDING):
             return True
         elif isinstance(value, (tuple, list)) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
             rounded.add(node)

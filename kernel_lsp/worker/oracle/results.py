@@ -68,9 +68,10 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
 def _response_of_steps(
     run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor], draw: int
 ) -> Sequence[torch.Tensor]:
-    """Return the results with each step perturbed by one rounding; the expected ones where that has no meaning."""
-    moved = moved_by_steps(run, case, 1, draw)
-    back = moved_by_steps(run, case, -1, draw) if moved is not None and run.family in EXACT_FAMILIES else moved
+    """Return the results with each step perturbed by one rounding, on few numbers the nearer of two opposite ones; the
+    expected ones where that has no meaning."""
+    moved, is_of_few = moved_by_steps(run, case, 1, draw), run.family in (*EXACT_FAMILIES, *SAME_FAMILIES)
+    back = moved_by_steps(run, case, -1, draw) if moved is not None and is_of_few else moved
     if moved is None or back is None:
         return expected
     return [_nearer(e, a, b) if e.is_floating_point() else e for e, a, b in zip(expected, moved, back)]
