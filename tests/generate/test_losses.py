@@ -62,6 +62,14 @@ def test_a_sum_over_all_is_added_up_row_by_row_beside_the_softmax_that_it_reads(
     assert checked.n_kernels == 2
 
 
+def test_packs_of_a_part_of_a_sum_over_all_divide_the_part() -> None:
+    way = {"f.sum.split": 8, "f_sum_parts.vector": 4}
+    inputs = [tensor("x", 4, 1032), tensor("y", 4, 1032)]
+    checked = check(f"def f(x, y): return {KL_DIVERGENCE}", inputs=inputs, schedule=way, sizes=({}, {"B": 3}, {"B": 8}))
+    assert "pack < part_length / 4" in checked.text
+    assert "// where: ceil_div(B * D, 8) % 4 == 0" in checked.text
+
+
 def test_a_loss_with_a_z_term_computes_each_exponential_once() -> None:
     checked = check(
         "def f(x, t): return F.cross_entropy(x, t) + 1e-4 * torch.logsumexp(x, -1).pow(2).mean()",

@@ -13,9 +13,11 @@ from kernel_lsp.generate.ir.workload import Workload
 
 
 def with_lines(group: RowGroup, vector: int, workload: Workload) -> RowGroup:
-    """Return the group with lines of whole packs, where all have one length and the captured one allows it."""
-    lengths = {atom.divisor for flat in _positions(group) for atom in _divisions(flat, group)}
-    if vector == 1 or len(lengths) != 1:
+    """Return the group with lines of whole packs, where all have one length and the captured one allows it. A part of
+    a row, whose place in the row is divided, need not be whole lines."""
+    divisions = [atom for flat in _positions(group) for atom in _divisions(flat, group)]
+    lengths = {atom.divisor for atom in divisions}
+    if vector == 1 or len(lengths) != 1 or not all(_divides_column(atom, group) for atom in divisions):
         return group
     (length,) = lengths
     if length.constant is not None or length.variables or workload.size(length) % vector:
