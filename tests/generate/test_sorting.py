@@ -104,6 +104,16 @@ def test_the_first_of_equal_elements_in_long_rows_are_the_first_places() -> None
     assert run(checked, {"x": np.zeros((2, 5000), np.float32)})["out_1"].tolist() == [[0, 1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize("shape", [(1000,), (1, 100), (2, 3, 100)])
+def test_the_first_element_and_its_place_take_one_launch(shape: tuple[int, ...]) -> None:
+    checked = check("def f(x): return x.topk(1, -1)", inputs=[tensor("x", *shape)])
+    assert "topk_places" not in checked.text
+
+
+def test_no_elements_of_long_rows_are_wanted() -> None:
+    check("def f(x): return x.topk(0, -1)", inputs=[tensor("x", 3, 5000)])
+
+
 def test_nan_is_the_largest_value_and_the_median_of_its_row() -> None:
     text = "def f(x): return x.log().sort(1)[0], x.log().topk(5, 1)[0], x.log().median(1)[0], x.log().nanmedian(1)[0]"
     check(text, inputs=[tensor("x", 6, 20)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.generate.fusion.groups import SortedGroup, Store
 from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
-from kernel_lsp.generate.ir.index import Index, as_index, product
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Argument, Scalar, accesses, cast, rewrite
 from kernel_lsp.generate.ir.sizes import unravel_safe
 from kernel_lsp.generate.ir.tensor import Pointwise, Routine, Tensor
@@ -15,7 +15,8 @@ def grow_sorted(progress: Progress, seed: Tensor, routine: Routine) -> tuple[Sor
     the roots that it computes."""
     row = progress.variable("row", product(seed.shape[:-1]))
     rank = progress.variable("rank", seed.shape[-1])
-    own = (*unravel_safe(as_index(row), seed.shape[:-1]), as_index(rank))
+    first = ZERO if rank.extent == ONE else as_index(rank)
+    own = (*unravel_safe(as_index(row), seed.shape[:-1]), first)
     place = Argument("place", seed.dtype, frozenset((row, rank)))
     stores, roots = [Store(seed, own, place)], [seed]
     for tensor in list(progress.pending):

@@ -102,8 +102,8 @@ def render_ranked(kernel: KernelWriter, rows: SortedGroup, threads: int) -> Rend
 
 def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | None:
     """Return the candidates, a power of two, among which a block finds the first `n_kept` of a long row; None where
-    they do not fit."""
-    if n_kept is None:
+    they do not fit, or none is wanted."""
+    if not n_kept:
         return None
     capacity = max(1024, 1 << (2 * n_kept + threads - 1).bit_length())
     n_bytes = capacity * (PLACE_BYTES + max(4, dtype.itemsize))
