@@ -385,13 +385,14 @@ class GroupRenderer:
     def _selected(self, rows: SortedGroup, schedule: SelectionSchedule, name: str) -> RenderedGroup:
         """Return the kernel for packs and the captured length, and one for all other sizes where these are open."""
         kernel = self.new_kernel(name, selection.LOCAL_NAMES)
-        main = render_selection(kernel, rows, schedule)
+        main, fits = render_selection(kernel, rows, schedule), order.fitting(kernel, rows)
         if not main.conditions:
-            return RenderedGroup((main,))
+            return RenderedGroup((replace(main, conditions=fits),))
         holds = functools.reduce(functools.partial(Binary, "and"), main.conditions)
         other = self.new_kernel(f"{name}_any_size", selection.LOCAL_NAMES)
         rest = render_selection(other, rows, SelectionSchedule(schedule.threads, 1, 4))
-        return RenderedGroup((replace(main, conditions=(), when=holds), replace(rest, when=Unary("not", holds))))
+        both = replace(main, when=holds), replace(rest, when=Unary("not", holds))
+        return RenderedGroup(tuple(replace(kernel, conditions=fits) for kernel in both))
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         boxes = self._boxes(group)

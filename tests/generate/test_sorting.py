@@ -110,6 +110,12 @@ def test_the_first_element_and_its_place_take_one_launch(shape: tuple[int, ...])
     assert "topk_places" not in checked.text
 
 
+@pytest.mark.parametrize("call", ["topk(8, 1)", "topk(80, 1)", "sort(1)"])
+def test_places_in_tensors_beyond_int_indices_are_ints(call: str) -> None:
+    checked = check(f"def f(x): return x.{call}", inputs=[tensor("x", 90000, 32768)], sizes=({"B": 3, "D": 5000},))
+    assert "where: D <= 1073741824" in checked.text
+
+
 def test_no_elements_of_long_rows_are_wanted() -> None:
     check("def f(x): return x.topk(0, -1)", inputs=[tensor("x", 3, 5000)])
 

@@ -27,6 +27,8 @@ MAX_SHARED_BYTES = 48 << 10
 """Maximum bytes of static shared memory of a block."""
 MAX_SORTED = 4096
 """Maximum elements of a row that one block sorts; 8 bytes each fill two thirds of static shared memory."""
+MAX_LENGTH = 1 << 30
+"""Maximum elements of a row whose places, and steps past its end, are ints."""
 PLACE_BYTES = 4
 
 
@@ -68,7 +70,7 @@ def render_sorted(kernel: KernelWriter, rows: SortedGroup, capacity: int, thread
 def render_ranked(kernel: KernelWriter, rows: SortedGroup, threads: int) -> RenderedKernel:
     """Render the kernel in which each element counts those before it."""
     scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
+    n, count = length_of(kernel, rows), kernel.size("n_kept", rows.count)
     type_, first = _key_type(rows), _comparison(kernel, rows)
     source = kernel.pointer(rows.source)
     tiles = f"(({n} + {threads - 1}) / {threads})"
@@ -97,7 +99,7 @@ def render_ranked(kernel: KernelWriter, rows: SortedGroup, threads: int) -> Rend
     scope.lines += body.strip("\n").split("\n")
     grid = binary("*", to_expression(rows.n_rows), blocks_of(rows.length, threads))
     comment = "A thread per element counts the elements that come before it in its row."
-    return rendered(kernel, comment, scope.lines, (grid,), (threads,))
+    return rendered(kernel, comment, scope.lines, (grid,), (threads,), fitting(kernel, rows))
 
 
 def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | None:
@@ -114,7 +116,7 @@ def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threa
     """Render the kernel that collects candidates for the first places of a long row, and sorts them when they are
     many. The order is total, so the result does not depend on the order in which threads add candidates."""
     scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
+    n, count = length_of(kernel, rows), kernel.size("n_kept", rows.count)
     type_, first = _key_type(rows), _comparison(kernel, rows)
     source = kernel.pointer(rows.source)
     prefix = "(long long)" if kernel.index_type == "long long" else ""
@@ -166,7 +168,20 @@ def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threa
         f"A block keeps the elements of its row that come before the last of the first {count} so far, and sorts them "
         f"by a bitonic network when there may be more than {capacity}."
     )
-    return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,))
+    grid = to_expression(rows.n_rows)
+    return rendered(kernel, comment, scope.lines, (grid,), (threads,), fitting(kernel, rows))
+
+
+def length_of(kernel: KernelWriter, rows: SortedGroup) -> str:
+    """Return the elements of a row, as places are: an int."""
+    n = kernel.size("n_columns", rows.length)
+    return n if kernel.index_type == "int" else f"(int){n}"
+
+
+def fitting(kernel: KernelWriter, rows: SortedGroup) -> tuple[Binary, ...]:
+    """Return the `where:` line of rows whose places are ints, where no contract of the tensors bounds them."""
+    is_known = kernel.index_type == "int" or rows.length.constant is not None
+    return () if is_known else (_at_most(rows.length, MAX_LENGTH),)
 
 
 def stores_of(kernel: KernelWriter, rows: SortedGroup, rank: str, place: str, depth: int) -> str:

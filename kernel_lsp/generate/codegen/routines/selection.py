@@ -14,7 +14,7 @@ from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.generate.codegen.elements.packs import WORD_BYTES
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
-from kernel_lsp.generate.codegen.routines.order import stores_of
+from kernel_lsp.generate.codegen.routines.order import length_of, stores_of
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.sizes import to_expression
@@ -280,7 +280,7 @@ class _Head:
 
     def __post_init__(self) -> None:
         dtype = self.rows.source.dtype
-        self.n = self.kernel.size("n_columns", self.rows.length)
+        self.n = length_of(self.kernel, self.rows)
         self.count = self.rows.count.constant or 0
         self.type = COMPUTE_TYPE[dtype]
         self.source = self.kernel.pointer(self.rows.source)
