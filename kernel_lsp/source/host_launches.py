@@ -11,6 +11,8 @@ from kernel_lsp.source.cuda import closing, without_comments_and_strings
 
 MAX_SUBSTITUTIONS = 64
 """Maximum replacements of names by their definitions in one expression, against definitions that name each other."""
+MAX_BITS = 64
+"""Bits of the widest integer: C++ defines no shift by as many or more, such as one that is half typed."""
 _LAUNCH = re.compile(r"(?<![\w:])(?P<kernel>[A-Za-z_][\w:]*)\s*(?:<(?P<template>[^;{}()]*?)>\s*)?<<<")
 _OPENED = re.compile(r"\s*\(")
 _INTEGER = r"(?:dim3|auto|bool|(?:std::)?size_t|u?int(?:8|16|32|64)?_t|(?:unsigned|long|short|int)(?:\s+(?:int|long))*)"
@@ -152,7 +154,9 @@ def _with_dims(text: str, names: Mapping[str, str]) -> str:
 
 
 def _shifted(match: re.Match[str]) -> str:
-    return str(int(match[1]) << int(match[2]))
+    """Return the value of a shift, or its text where C++ defines none."""
+    n_bits = int(match[2])
+    return str(int(match[1]) << n_bits) if n_bits < MAX_BITS else match[0]
 
 
 def _tidy(text: str) -> str:

@@ -33,6 +33,7 @@ void run(const int* x, int* bins) {
 }
 """
 OF_GRID = "auto grid = cg::this_grid(); for (int i = grid.thread_rank(); i < n; i += grid.size())"
+OF_LAST = "int i = blockIdx.x * blockDim.x + threadIdx.x; bool is_last = blockIdx.x == gridDim.x - 1; if (i < n)"
 ONE_EACH = "int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n)"
 CONVERTED = """
 template <typename T> struct Dynamic {
@@ -91,9 +92,11 @@ def codes(text: str) -> set[str]:
         ("KL271", COMMENTED, "+ part", ""),
         ("KL219", FRAGMENT, "d[0]", "old.x[e]"),
         ("KL256", EVERY_BIN, ONE_EACH, OF_GRID),
+        ("KL256", EVERY_BIN, OF_LAST, OF_GRID),
         ("KL219", CONVERTED, "y + n", "Dynamic<T>()"),
         ("KL201", MESH, "100", "128"),
         ("KL201", STATES, "unsigned n", "unsigned seed"),
+        ("KL201", STATES, "unsigned n_seeds", "unsigned long long rng_seed"),
     ],
 )
 def test_an_idiom_is_correct_where_a_defect_is_not(code: str, text: str, defect: str, correct: str) -> None:

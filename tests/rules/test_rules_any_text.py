@@ -47,6 +47,23 @@ def test_any_text_of_the_language_s_own_pieces_is_checked(language: str, data: s
     check(language, "import torch\n" * (language == "pytorch") + "".join(pieces))
 
 
+HALF_TYPED = """
+__global__ void k(float* y, int n) {
+    y[] = n;
+    y[] = x[blockIdx.x * blockDim.x + threadIdx.x];
+    y[blockIdx.x * blockDim.x + threadIdx.x] = 1.0f;
+}
+const int N = 1024;
+void f(float* y, int n) { k<<<HOLE, 256>>>(y, n); }
+"""
+
+
+@pytest.mark.parametrize("grid", ["1024 >> 99999999", "1 << 99999999", "n >> 99999999999", "n >> -1", "n / 0", "n / "])
+def test_a_grid_that_is_half_typed_is_checked_at_once(grid: str) -> None:
+    """A shift by many bits took 20 s, and raised."""
+    check("cuda", HALF_TYPED.replace("HOLE", grid))
+
+
 @pytest.mark.parametrize("language", CHECKS)
 def test_files_that_were_damaged_are_checked(language: str) -> None:
     damage = random.Random(7)

@@ -85,8 +85,8 @@ _GRID_INDEX = re.compile(
 )
 
 
-GRID_SIZE = re.compile(r"\bgridDim\b|\bgrid\w*\.(?:size|num_threads|num_blocks|dim_blocks)\(")
-"""The size of a grid, in blocks or threads."""
+GRID_SIZE = re.compile(r"(?<![=!]=)(?<![=!]= )\bgridDim\b|\bgrid\w*\.(?:size|num_threads|num_blocks|dim_blocks)\(")
+"""The size of a grid, in blocks or threads. A test for the last block is no loop."""
 
 
 def is_unchecked(body: str) -> bool:

@@ -106,7 +106,7 @@ def row_reaches(function: Function) -> Iterator[tuple[Node, int, int, Node]]:
     blocks = block_names(function)
     for write in function.assignments if "blockIdx" in function.text else ():
         access = write.child_by_field_id(fields.LEFT)
-        index = None if access is None or access.type != "subscript_expression" else indices_of(access)[0]
+        index = None if access is None else next(iter(indices_of(access)), None)
         if access is None or index is None or function.operator(index) != "+":
             continue
         product, place = index.child_by_field_id(fields.LEFT), place_of(function, index.child_by_field_id(fields.RIGHT))

@@ -28,6 +28,7 @@ from kernel_lsp.rules.finding import QuickFix, TextEdit
 from kernel_lsp.rules.rule import Hit
 
 _NUMBERS = re.compile(r"\b(threadIdx|blockIdx)\s*\.\s*([xyz])\b")
+_SEED = re.compile(r"seed_?\d*$", re.IGNORECASE)
 _SOURCES = THREAD_SOURCES | BLOCK_SOURCES
 _GROUP_NUMBERS = _SOURCES - {"threadIdx", "blockIdx"}
 NO_NAMES: frozenset[str] = frozenset()
@@ -98,7 +99,7 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
 def _takes_no_size(kernel: Function) -> bool:
     """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly. The seed
     of a generator is no size: one state for each thread is allocated."""
-    sizes = (each for each in kernel.parameters if each.is_integer and "seed" not in each.name.lower())
+    sizes = (each for each in kernel.parameters if each.is_integer and not _SEED.search(each.name))
     return bool(kernel.lambdas) or not any(True for _ in sizes)
 
 

@@ -107,7 +107,7 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         n, threads = known_value(function, left), known_value(threads_of, blocks[axis])
         divisor = known_value(function, right)
         if divisor is not None and "/" not in text:
-            divisor = 1 << min(divisor, 30)
+            divisor = 1 << min(max(divisor, 0), 30)
         is_multiple = divisor is not None and threads is not None and threads > 0 and divisor % threads == 0
         if n is not None and divisor is not None and is_multiple and n % divisor:
             return f"grid rounds down: the last {n % divisor} of {n} elements have no thread, round it up"
