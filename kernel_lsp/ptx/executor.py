@@ -178,6 +178,8 @@ class PtxExecutor:
         self._conversation: Conversation | None = None
         self.no_answer: NoAnswer | None = None
         """Reason why the process ended; None while it runs."""
+        self._compiles_late = False
+        """The loaded module's kernels may be compiled in its runs."""
         self.used_s = 0.0
         """CPU time of all answered requests, in seconds."""
 
@@ -206,6 +208,7 @@ class PtxExecutor:
         process is killed from outside: nothing of the kernel runs yet."""
         if not self.is_alive:
             await self._start()
+        self._compiles_late = is_quick
         request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
         replied = await self._process.ask({**request, "cpu_s": cpu_s}, deadline_s=WALL_PER_CPU * cpu_s)
         answer = self._noted(replied, cpu_s)
@@ -233,7 +236,11 @@ class PtxExecutor:
         if self.no_answer is not None:
             return self.no_answer
         request, deadline_s = _run_request(buffers, steps, symbols, options), WALL_PER_CPU * options.cpu_s
-        answer = self._noted(await self._process.ask(request, deadline_s=deadline_s), options.cpu_s)
+        replied = await self._process.ask(request, deadline_s=deadline_s)
+        answer = self._noted(replied, options.cpu_s)
+        if isinstance(replied, Died) and replied.returncode == -signal.SIGKILL and self._compiles_late:
+            self.no_answer = Stalled(message=KILLED_WHILE_LOADING)
+            return self.no_answer
         if not isinstance(answer, dict):
             return answer
         if "unsupported" in answer:

@@ -275,6 +275,15 @@ async def test_a_killed_process_is_an_outcome(executor, scale):
     assert isinstance(await executor.load(scale.ptx, "scale.cu"), Loaded)
 
 
+async def test_a_process_killed_while_it_compiles_in_a_run_says_nothing_of_the_kernel(executor, scale):
+    await executor.load(scale.ptx, "scale.cu", is_quick=True)
+    os.kill(executor._conversation._process.pid, signal.SIGKILL)
+    outcome = await executor.run([], [launch()], scale.symbols)
+    assert isinstance(outcome, Stalled)
+    assert "memory is full" in outcome.message
+    assert await executor.run([], [launch()], scale.symbols) is outcome
+
+
 async def test_a_process_killed_while_it_loads_says_nothing_of_the_kernel(executor, scale):
     pid = executor._conversation._process.pid
     os.kill(pid, signal.SIGSTOP)
