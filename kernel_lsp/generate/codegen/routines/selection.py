@@ -21,7 +21,7 @@ from kernel_lsp.generate.ir.sizes import to_expression
 
 _NAMES = """
 row place line n_packs best at pack loaded u v first items found bounds winners last n_found n_kept lane leader bound
-limit n_left is_mine owner size i j mine other rank n_winners n_again start end value key span stride pair low
+limit n_left is_mine owner size i j mine other rank n_winners n_again start end value span stride pair low
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 MAX_KEPT = 64
@@ -189,7 +189,9 @@ def _leaders(head: _Head) -> str:
     return f"""\
     unsigned long long items[{lists}];
     #pragma unroll
-    for (int u = 0; u < {lists}; ++u) items[u] = at[u] < 0 ? 0 : {head.ranked("best[u]", "at[u]")};
+    for (int u = 0; u < {lists}; ++u) {{
+        items[u] = at[u] < 0 ? 0 : {head.ranked("best[u]", "at[u]")};
+    }}
     __syncthreads();
     unsigned long long leader = 0, bound = ~0ull;
     for (int i = 0; i < {share}; ++i) {{
@@ -220,6 +222,7 @@ def _candidates(head: _Head) -> str:
     """Return the text that collects the elements of these lists that do not come after the last leader."""
     threads, lists, vector, count = head.schedule.threads, head.schedule.lists, head.schedule.vector, head.count
     batch = min(threads, MAX_CANDIDATES // 2 // vector)
+    item = "pack" if vector == 1 else f"(pack * {vector} + v)"
     return f"""\
     const unsigned long long limit = last;
     const int n_again = n_winners * ((n_packs + {threads * lists - 1}) / {threads * lists});
@@ -231,9 +234,8 @@ def _candidates(head: _Head) -> str:
             const {head.pack} loaded = line[pack];
             #pragma unroll
             for (int v = 0; v < {vector}; ++v) {{
-                const unsigned long long key = {head.ranked(head.element("loaded", "v"), "pack")};
-                const int i = pack * {vector} + v;
-                if (key >= limit) found[atomicAdd(&n_kept, 1)] = key >> 32 << 32 | (unsigned)~i;
+                const unsigned long long mine = {head.ranked(head.element("loaded", "v"), "pack")};
+                if (mine >= limit) found[atomicAdd(&n_kept, 1)] = mine >> 32 << 32 | (unsigned)~{item};
             }}
         }}
         __syncthreads();
@@ -291,9 +293,10 @@ class _Head:
         self.pack = f"Pack<{dtype.cuda_type}, {self.schedule.vector}>"
 
     def line(self) -> str:
+        n_packs = self.n if self.schedule.vector == 1 else f"{self.n} / {self.schedule.vector}"
         return f"""\
     const {self.pack}* line = packs<{self.schedule.vector}>({self.source} + row * {self.n});
-    const int n_packs = {self.n} / {self.schedule.vector};"""
+    const int n_packs = {n_packs};"""
 
     def read(self, place: str) -> str:
         """Return a pack that is unlikely to be read again."""
@@ -309,4 +312,4 @@ class _Head:
 
     def ranked(self, value: str, place: str) -> str:
         """Return the number that is larger the earlier the element comes."""
-        return f"(unsigned long long){self.key(value)} << 32 | (unsigned)~({place})"
+        return f"(unsigned long long){self.key(value)} << 32 | (unsigned)~{place}"
