@@ -41,6 +41,13 @@ def may_cancel(run: ReferenceRun, families: Sequence[str], expected: torch.Tenso
     return bool(size <= SMALL_RMS * expected.numel() ** 0.5) or bool(2 * (moved - expected).norm() >= size)
 
 
+def may_jump(run: ReferenceRun) -> bool:
+    """Check whether code compares, or differentiates a function with a kink: crossing a threshold is not a rounding.
+    Opposite perturbations of other code have the same size."""
+    targets = [node.target for node in _module_of(run).graph.nodes]
+    return any(is_a(target, "ordering", "equality") or "_backward" in str(target) for target in targets)
+
+
 def moved_by_steps(run: ReferenceRun, case: Case, sign: int, draw: int) -> list[torch.Tensor] | None:
     """Return the fp64 results with each step of the graph perturbed by one rounding of the kernels' type. Draw 0 has a
     random sign for each element; others have one for all elements of a step, since equal numbers round alike and their

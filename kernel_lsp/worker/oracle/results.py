@@ -19,7 +19,7 @@ from ..gpu.device import once_there_is_memory
 from ..host import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
-from .cancellation import may_cancel, moved_by_steps
+from .cancellation import may_cancel, may_jump, moved_by_steps
 from .fp64_reference import CPU, ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
 from .sampling import Sample
@@ -68,10 +68,10 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
 def _response_of_steps(
     run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor], draw: int
 ) -> Sequence[torch.Tensor]:
-    """Return the results with each step perturbed by one rounding, on few numbers the nearer of two opposite ones; the
-    expected ones where that has no meaning."""
+    """Return the results with each step perturbed by one rounding, of code that jumps on few numbers the nearer of two
+    opposite ones; the expected ones where that has no meaning."""
     moved, is_of_few = moved_by_steps(run, case, 1, draw), run.family in (*EXACT_FAMILIES, *SAME_FAMILIES)
-    back = moved_by_steps(run, case, -1, draw) if moved is not None and is_of_few else moved
+    back = moved_by_steps(run, case, -1, draw) if moved is not None and is_of_few and may_jump(run) else moved
     if moved is None or back is None:
         return expected
     return [_nearer(e, a, b) if e.is_floating_point() else e for e, a, b in zip(expected, moved, back)]
