@@ -79,6 +79,11 @@ def test_a_pass_of_weighted_sums_also_finds_a_maximum_of_its_own() -> None:
     check(text, inputs=[tensor("x", 3, 1048)], schedule=ONLINE)
 
 
+def test_a_softmax_that_nothing_follows_has_no_shift_of_its_sums() -> None:
+    checked = check("def f(x): return torch.logsumexp(x, -1)", inputs=[tensor("x", 3, 1048)], schedule=ONLINE)
+    assert "const float shift" not in checked.text
+
+
 @pytest.mark.parametrize("batch", [2, 4])
 @pytest.mark.parametrize(("text", "dtype"), [(KL, "bf16"), (KL, "f32"), (SUM_OF_LOGARITHMS, "f32")])
 def test_a_thread_loads_a_batch_of_packs_before_it_computes_any(text: str, dtype: str, batch: int) -> None:

@@ -191,11 +191,13 @@ class OnlineRowRenderer(RowRenderer):
         """Combine maxima over the threads of the row, then what is relative to them."""
         own = {running.pair: self.scope.declare("own_peak", "float", running.first) for running in followed}
         self._combine_all("max", [running.first for running in followed])
+        moved = {pair for follower in self._followers for _, pair in follower.shifts}
         factors, shifts = {}, {}
         for running in followed:
             pair, peak = running.pair, running.first
             factors[pair] = self.scope.declare("factor", "float", f"expf({own[pair]} - {peak})")
-            shifts[pair] = self.scope.declare("shift", "float", f"{self._pivots[pair]} - {peak}")
+            if pair in moved:
+                shifts[pair] = self.scope.declare("shift", "float", f"{self._pivots[pair]} - {peak}")
         self._move(self.scope, followed, factors, shifts)
         self._combine_all("sum", [*(running.second for running in followed), *self._sums.values()])
         for running in followed:
