@@ -116,6 +116,12 @@ def test_places_in_tensors_beyond_int_indices_are_ints(call: str) -> None:
     assert "where: D <= 1073741824" in checked.text
 
 
+def test_a_thread_that_keeps_no_short_row_has_at_most_eight_lists() -> None:
+    way = {"f.vector": 4, "f.lists": 16}
+    checked = check("def f(x): return x.topk(4, 1)", inputs=[tensor("x", 3, 128)], schedule=way)
+    assert "to 8 lists per thread" in checked.text
+
+
 def test_no_elements_of_long_rows_are_wanted() -> None:
     check("def f(x): return x.topk(0, -1)", inputs=[tensor("x", 3, 5000)])
 

@@ -36,7 +36,7 @@ def choose_selection(choices: Choices, name: str, rows: SortedGroup, workload: W
     )
     n_items = schedule.vector * schedule.lists
     is_short = n_items <= MAX_ITEMS and workload.size(rows.length) <= WARP * n_items
-    return replace(schedule, is_short=is_short)
+    return replace(schedule, is_short=is_short, lists=schedule.lists if is_short else min(schedule.lists, LISTS[-1]))
 
 
 def default_selection(rows: SortedGroup, workload: Workload) -> SelectionSchedule:
