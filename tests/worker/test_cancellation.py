@@ -69,6 +69,7 @@ def test_differences_of_what_is_computed_have_it(code: str, family: str, tmp_pat
         "(torch.exp(x) * 3.0).int().float()",
         "torch.exp(x) * (torch.exp(x) >= torch.exp(x).amax(-1, keepdim=True)) - 1.0",
         "torch.sign(torch.exp(x) - 1.0)",
+        "torch.sgn(torch.exp(x) - 1.0)",
         "x + (1.0 - torch.ones_like(x)) * -1e9",
     ],
 )
@@ -88,6 +89,22 @@ def test_signs_of_equal_predictions_are_zero(family: str, tmp_path: Path) -> Non
     """A kernel with a sign of one there passed."""
     code = "F.l1_loss(torch.sigmoid(x), torch.sigmoid(y))"
     assert response(code, family, tmp_path, operation="backward", result="grad_x") < UNIT
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.exp((torch.exp(x) - 1.0) * 1e9)",
+        "(torch.exp(x) - 1.0) / (torch.exp(x) - 1.0).abs().clamp_min(1e-12)",
+    ],
+)
+def test_what_is_no_multiple_of_the_roundings_is_no_tolerance(code: str, tmp_path: Path) -> None:
+    """The case accepted anything: a kernel that writes zeros passed it."""
+    assert response(code, "zeros", tmp_path) < 1e-3
+
+
+def test_large_multiples_of_a_rounding_are_the_error_of_right_kernels(tmp_path: Path) -> None:
+    assert response("(torch.exp(x) - 1.0) * 1e9", "zeros", tmp_path) > 1.0
 
 
 def test_results_that_do_not_cancel_keep_their_response(tmp_path: Path) -> None:

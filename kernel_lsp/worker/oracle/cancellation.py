@@ -24,7 +24,11 @@ from .roundings import PER_ROOT_OF_TERMS, of_either_sign, unit_of
 SMALL_RMS = 2.0**-30
 """Maximum root mean square of a result that may be the rest of cancelled terms on any inputs: fp64 leaves 1e-16 of
 terms of up to 1e6."""
-
+MAX_PLAIN_RMS = 2.0**-10
+"""Maximum root mean square of a response that is taken for a rounding error as it is. Half the roundings have to give
+half of a larger one: an exponential of 1e9 times a rounding, or a quotient of two of them, is no error of a kernel."""
+PROPORTION = (0.4, 0.6)
+"""Least and largest share that half the roundings may give."""
 DECIDING = ("returns_indices", "order", "search", "pool", "rounding", "modular", "modular_by_mode", "jumps_at_zero")
 """Kinds of operations whose results jump where their arguments are equal, or whole."""
 
@@ -48,11 +52,17 @@ def may_jump(run: ReferenceRun) -> bool:
     return any(is_a(target, "ordering", "equality") or "_backward" in str(target) for target in targets)
 
 
-def moved_by_steps(run: ReferenceRun, case: Case, sign: int, draw: int) -> list[torch.Tensor] | None:
-    """Return the fp64 results with each step of the graph perturbed by one rounding of the kernels' type. Draw 0 has a
-    random sign for each element; others have one for all elements of a step, since equal numbers round alike and their
-    sum has the error of each. The other `sign` reverses all perturbations. None for code in which roundings may decide
-    between equal elements, which are equal in every kernel, and where a step has no fp64."""
+def is_proportional(expected: torch.Tensor, moved: torch.Tensor, half: torch.Tensor) -> bool:
+    """Check whether `half` the roundings give about half of what they `moved` a result by."""
+    whole, part = (moved - expected).norm(), (half - expected).norm()
+    return bool(PROPORTION[0] * whole <= part) and bool(part <= PROPORTION[1] * whole)
+
+
+def moved_by_steps(run: ReferenceRun, case: Case, scale: float, draw: int) -> list[torch.Tensor] | None:
+    """Return the fp64 results with each step of the graph perturbed by `scale` roundings of the kernels' type; a
+    negative scale reverses all perturbations. Draw 0 has a random sign for each element; others have one for all
+    elements of a step, since equal numbers round alike and their sum has the error of each. None for code in which
+    roundings may decide between equal elements, which are equal in every kernel, and where a step has no fp64."""
     captured, module = run.captured, _module_of(run)
     if _chooses(module.graph):
         return None
@@ -64,7 +74,7 @@ def moved_by_steps(run: ReferenceRun, case: Case, sign: int, draw: int) -> list[
         if not isinstance(result, torch.Tensor) or not result.is_floating_point() or _keeps(op):
             return result
         like = result[(slice(0, 1),) * result.dim()] if draw else result
-        size = sign * unit_of(dtype)
+        size = scale * unit_of(dtype)
         walk = PER_ROOT_OF_TERMS * _n_added(op, arguments, result) ** 0.5
         if is_a(op, "log_softmax"):  # the logarithm makes the sum's relative error an absolute one
             return result + of_either_sign(like, size, generator) * (result.abs() / 2).clamp_min(walk)
