@@ -43,7 +43,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     MIN_ONLINE_COLUMNS,
     MIN_PACKS_OF_ROWS,
     MIN_READ_ONCE_COLUMNS,
-    MIN_ROWS_PER_MULTIPROCESSOR,
+    MIN_READ_ONCE_ROWS,
     MIN_SHARED_COLUMNS,
     ONLINE_THREADS,
     PLAIN_THREADS,
@@ -221,7 +221,7 @@ class RowChooser:
             return RowSchedule(PLAIN_THREADS, 1, width, False)
         # A compute-bound pass is faster with few threads and many packs each: fewer threads combine.
         n_packs = 16 if self._is_online_sum() else 4
-        if self._is_long_read_once() and n_rows >= MIN_ROWS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors:
+        if self._is_long_read_once() and n_rows >= MIN_READ_ONCE_ROWS * self.workload.n_multiprocessors:
             n_packs = 32
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:

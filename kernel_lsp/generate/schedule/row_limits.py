@@ -54,10 +54,9 @@ HELD = 2
 """The knob's value for rows of which blocks hold what later passes need."""
 MIN_ONLINE_COLUMNS = 1024
 """Minimum columns for one pass over memory by default: shorter rows stay in L1 between passes."""
-
 MIN_READ_ONCE_COLUMNS = 16384
 """Minimum columns for one pass over memory instead of several over registers: cross entropies of 4096 x 32000 took 124
 and 126 us on an H200 so, 161 and 186 us from registers. Shorter rows were not measured."""
-MIN_ROWS_PER_MULTIPROCESSOR = 8
+MIN_READ_ONCE_ROWS = 8
 """Minimum rows per multiprocessor for fewer threads of each, with 32 packs per thread: 256 instead of 512 took 248 us
 for a KL divergence of 4096 x 32000, 253."""

@@ -5,15 +5,7 @@ from __future__ import annotations
 from kernel_lsp.ptx.compile.clusters import generic_from_shared, is_shared, shared_from_generic
 from kernel_lsp.ptx.compile.emitter import INTEGER_BITS, Emitter, Handler, llvm_type
 from kernel_lsp.ptx.run.layout import FIRST_BUFFER_WINDOW, FIRST_CLUSTER_WINDOW, SHARED_WINDOW, window_base
-from kernel_lsp.ptx.text.syntax import (
-    CARRY,
-    WIDTH_BITS,
-    Instruction,
-    Operand,
-    Register,
-    UnsupportedPtxError,
-    Vector,
-)
+from kernel_lsp.ptx.text.syntax import CARRY, WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
 
 
 def is_integer(instruction: Instruction) -> bool:

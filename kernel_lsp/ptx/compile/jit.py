@@ -154,6 +154,10 @@ class CompiledKernel:
             # llvmlite raises RuntimeError for invalid IR: the PTX uses something in an unforeseen way.
             raise UnsupportedPtxError(f"how to translate this PTX: LLVM refuses the result ({error})") from None
 
+    def compile(self) -> None:
+        """Make the machine code now. Raises UnsupportedPtxError."""
+        assert self.address, "machine code has an address"
+
     @cached_property
     def address(self) -> int:
         """Return the address of the machine code."""
@@ -224,7 +228,7 @@ class Compiler:
         else:
             kernels = [CompiledKernel(one, partial(self._long_one, one, passes, is_quick)) for one in emitted]
         for kernel in kernels:
-            kernel.address  # noqa: B018 (to have it compiled)
+            kernel.compile()
         return kernels
 
     def _long_later(self, one: EmittedKernel, budget: LoadBudget) -> llvm.ExecutionEngine:

@@ -17,10 +17,7 @@ from kernel_lsp.ptx.text.flow import (
     origins_of,
     users_of,
 )
-from kernel_lsp.ptx.text.syntax import (
-    Instruction,
-    registers_of,
-)
+from kernel_lsp.ptx.text.syntax import Instruction, registers_of
 
 FENCES = ("membar", "fence")
 UPDATES = ("atom", "red")

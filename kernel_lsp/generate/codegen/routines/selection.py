@@ -274,7 +274,7 @@ def _network(threads: int) -> str:
 
 @dataclass
 class _Head:
-    """What the parts of a kernel's text share."""
+    """Hold the names and types that the parts of a kernel's text share."""
 
     kernel: KernelWriter
     rows: SortedGroup
@@ -293,17 +293,19 @@ class _Head:
         self.pack = f"Pack<{dtype.cuda_type}, {self.schedule.vector}>"
 
     def line(self) -> str:
+        """Return the declarations of the row and of its number of packs."""
         n_packs = self.n if self.schedule.vector == 1 else f"{self.n} / {self.schedule.vector}"
         return f"""\
     const {self.pack}* line = packs<{self.schedule.vector}>({self.source} + row * {self.n});
     const int n_packs = {n_packs};"""
 
     def read(self, place: str) -> str:
-        """Return a pack that is unlikely to be read again."""
+        """Return the load of a pack that is unlikely to be read again."""
         n_bytes = self.schedule.vector * self.rows.source.dtype.itemsize
         return f"{self.kernel.use('load_once')}(line + {place})" if n_bytes >= WORD_BYTES else f"line[{place}]"
 
     def element(self, pack: str, place: str) -> str:
+        """Return an element of a pack in the type that comparisons have."""
         return loaded(f"{pack}.item[{place}]", self.rows.source.dtype).text
 
     def key(self, value: str) -> str:
