@@ -52,6 +52,23 @@ def test_nor_a_factor_that_is_off(numbers: Numbers, units: float) -> None:
     assert cut_off(nearest(numbers.exact * factor, numbers.dtype), numbers.exact, numbers.dtype, None) is None
 
 
+@pytest.mark.parametrize("n_upper", [0, 100, 400])
+def test_results_below_half_of_the_least_subnormal_number_are_zeros(n_upper: int) -> None:
+    """Gradients of a mean over 131 million elements are some 1e-9, which f16 has no number for but zero; a few of them
+    may be large enough for another."""
+    exact = np.random.default_rng(0).uniform(0.06, 0.49, 1 << 17) * 2.0**-24
+    exact[:n_upper] *= 2.0
+    found = nearest(exact, DType.F16)
+    assert not found[n_upper:].any()
+    assert cut_off(found, exact, DType.F16, None) is None
+
+
+def test_the_element_shown_should_have_been_rounded_up(numbers: Numbers) -> None:
+    found = cut_off(numbers.cut, numbers.exact, numbers.dtype, None)
+    assert found is not None
+    assert nearest(numbers.exact, numbers.dtype)[found.first] != numbers.cut[found.first]
+
+
 def test_few_elements_tell_nothing(numbers: Numbers) -> None:
     few = slice(0, 500)
     assert cut_off(numbers.cut[few], numbers.exact[few], numbers.dtype, None) is None

@@ -105,11 +105,13 @@ def _fits(argument: Any, dtype: DType) -> bool:
 MAX_ELEMENTS = 1 << 17
 """Maximum elements examined, from the first on. They take a few milliseconds and suffice by far."""
 TELLING_PARTS = (0.05, 0.95)
-"""Informative distances above the next lower number, in units: f32 results are on the same side of that number. Half of
-these have the upper number as their nearest."""
+"""Informative distances above the next lower number, in units: f32 results are on the same side of that number."""
 LEAST_TELLING, LEAST_SHARE = 512, 0.995
 """Minimum number of informative elements, and minimum share of truncated ones. Where a factor of all results was
 rounded, too, by two thirds of a unit at worst, 4.8 % are not the lower number."""
+HALFWAY, LEAST_UPPER = 0.5, LEAST_TELLING // 4
+"""Distance above which the upper number is the nearest, and minimum number of such elements. Results that are all
+nearer to the lower number, as below half of the least subnormal number, are the same truncated and rounded."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,11 @@ def cut_off(found: np.ndarray, reference: np.ndarray, dtype: DType, judged: np.n
     telling = np.isfinite(exact) & (beyond > TELLING_PARTS[0]) & (beyond < TELLING_PARTS[1])
     if judged is not None:
         telling &= judged.reshape(-1)[part]
-    n_telling = int(np.count_nonzero(telling))
-    if n_telling < LEAST_TELLING:
+    upper = telling & (beyond > HALFWAY)
+    n_telling, n_upper = int(np.count_nonzero(telling)), int(np.count_nonzero(upper))
+    if n_telling < LEAST_TELLING or n_upper < LEAST_UPPER:
         return None
-    values = decode(found.reshape(-1)[part], dtype)
-    cut = telling & (values == np.copysign(below, exact))
-    n = int(np.count_nonzero(cut))
-    return CutOff(n, int(np.argmax(cut))) if n >= LEAST_SHARE * n_telling else None
+    cut = telling & (decode(found.reshape(-1)[part], dtype) == np.copysign(below, exact))
+    n, n_upper_cut = int(np.count_nonzero(cut)), int(np.count_nonzero(cut & upper))
+    is_cut_off = n >= LEAST_SHARE * n_telling and n_upper_cut >= LEAST_SHARE * n_upper
+    return CutOff(n, int(np.argmax(cut & upper))) if is_cut_off else None
