@@ -3,6 +3,7 @@ more than one value is correct."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ N_DRAWN = 8
 """Random orders, every second one the reverse of that before it: they also separate nearly equal elements."""
 MAX_BY_POSITION = 1 << 21
 """Maximum elements for the orders by position: more take long, and their positions exceed float64's resolution."""
+N_OWN_PLACES = 2_097_169
+"""Elements in a row that have random places of their own, before these repeat; a prime, so that no stride meets them
+again. Drawing a number on a CPU for each of 131 million elements took 40 s in all."""
 CPU = torch.device("cpu")
 
 
@@ -115,6 +119,7 @@ class Orders:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._n_bits = 0
+        self._inputs: dict[str, Ordered] = {}
 
     def __iter__(self) -> Iterator[Seen]:
         for n in range(N_DRAWN):
@@ -127,8 +132,10 @@ class Orders:
             bit += 1
 
     def _drawn(self, value: torch.Tensor, meets: Meets, generator: torch.Generator, is_reversed: bool) -> torch.Tensor:
-        drawn = torch.rand(value.shape, dtype=torch.float64, generator=generator, device=CPU)
-        return _in_order(value, meets, (1 - drawn if is_reversed else drawn).to(value.device))
+        n = value.numel()
+        drawn = torch.rand(min(n, N_OWN_PLACES), dtype=torch.float64, generator=generator, device=CPU).to(value.device)
+        places = (1 - drawn if is_reversed else drawn).repeat(-(-n // max(len(drawn), 1)))[:n]
+        return self._in_order(value, meets, places.view(value.shape))
 
     def _by_position(self, value: torch.Tensor, meets: Meets, bit: int | None) -> torch.Tensor:
         shape, dim = (value.shape, meets.dim) if meets.dim is not None and value.ndim else (value.flatten().shape, 0)
@@ -139,7 +146,15 @@ class Orders:
         along = [1] * len(shape)
         along[dim] = -1
         place = (flipped / (2 << self._n_bits)).double().view(along).expand(shape)
-        return _in_order(value, meets, place.reshape(value.shape))
+        return self._in_order(value, meets, place.reshape(value.shape))
+
+    def _in_order(self, value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
+        """Separate values that are equal in their dtype by their positions, from 0 to 1. Nearly equal computed values,
+        which a kernel may round otherwise, are separated, too. Inputs are the same in each order."""
+        ordered = self._inputs.get(meets.name) or in_their_order(value, meets)
+        if meets.is_input:
+            self._inputs[meets.name] = ordered
+        return ordered.values + ordered.unit * places * ordered.values.abs().clamp(min=ordered.least)
 
 
 @dataclass(frozen=True)
@@ -157,19 +172,12 @@ def in_their_order(value: torch.Tensor, meets: Meets) -> Ordered:
     """Return an operation's first argument as the operation orders it."""
     rounded = value.to(meets.dtype).double()
     wide = torch.nan_to_num(rounded, nan=FOR_NAN, posinf=FOR_INFINITY, neginf=-FOR_INFINITY)
-    positive = wide.abs()[wide != 0]
+    least = float(torch.where(wide == 0, math.inf, wide.abs()).min()) if wide.numel() else math.inf
     return Ordered(
         wide,
         STEP if meets.is_input else N_ROUNDINGS * torch.finfo(meets.dtype).eps,
-        float(positive.min()) if positive.numel() else 1.0,
+        least if least < math.inf else 1.0,
     )
-
-
-def _in_order(value: torch.Tensor, meets: Meets, places: torch.Tensor) -> torch.Tensor:
-    """Separate values that are equal in their dtype by their positions, from 0 to 1. Nearly equal computed values,
-    which a kernel may round otherwise, are separated, too."""
-    ordered = in_their_order(value, meets)
-    return ordered.values + ordered.unit * places * ordered.values.abs().clamp(min=ordered.least)
 
 
 LEAST_ELEMENTS, ONE_OF, FEW = 16, 1000, 2
