@@ -14,6 +14,7 @@ from kernel_lsp.core.expression import free_names, parse
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
+from kernel_lsp.generate.channels import channels_of
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
@@ -235,7 +236,8 @@ def _lowered_graph(
     task: Task, graph: Graph, fixed: frozenset[str], given: Mapping[int, str] = NOTHING_GIVEN
 ) -> LoweredGraph:
     gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
-    return lower_graph(graph, Sizes({symbol.name: symbol.minimum for symbol in task.symbols}), fixed, gradients, given)
+    sizes = Sizes({symbol.name: symbol.minimum for symbol in task.symbols}, channels_of(task))
+    return lower_graph(graph, sizes, fixed, gradients, given)
 
 
 def _scales_of_softmax(task: Task) -> frozenset[str]:

@@ -395,8 +395,9 @@ class GroupRenderer:
         return RenderedGroup(tuple(replace(kernel, conditions=fits) for kernel in both))
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
-        boxes = self._boxes(group)
-        if boxes and (rendered := self._boxed(group, name, boxes)) is not None:
+        pixels = boxed.over_pixels(group) if self.threads is None else None
+        boxes = self._boxes(group) if pixels is None else boxed.pixel_boxes(pixels, self.workload)
+        if boxes and (rendered := self._boxed(pixels or group, name, boxes)) is not None:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
@@ -415,7 +416,8 @@ class GroupRenderer:
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
         """Render a box per thread; None where the schedule wants an element per thread."""
         single = (1,) * len(group.shape)
-        default = default_box(group, self.workload) or single
+        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
+        default = default_box(group, self.workload, boxes, is_large=is_worth_it) or single
         by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
         wanted = "x".join(map(str, default))
         box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
@@ -424,6 +426,7 @@ class GroupRenderer:
         if box == single and not pick(f"{name}.planes", (0, 1) if fitting else (0,), 0, "blocks in planes"):
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
+        kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
         default_threads = self.threads or (fitting or [128])[0]
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
@@ -432,7 +435,6 @@ class GroupRenderer:
             f"{kernel.name}.planes", (0, 1) if len(box) > 2 else (0,), int(threads in fitting), "blocks in planes"
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
-        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
         packs = pick(f"{kernel.name}.packs", (0, 1), int(is_worth_it), "rows of boxes and windows are loads of packs")
         workload = self.workload if packs else None
         text = render_boxes(kernel, group, box, threads, comment, planes=bool(planes), workload=workload)

@@ -14,7 +14,7 @@ from kernel_lsp.core.expression import (
     Name,
     Unary,
 )
-from kernel_lsp.core.expression_rules import binary, call
+from kernel_lsp.core.expression_rules import binary, call, substitute
 from kernel_lsp.generate.ir.index import (
     ZERO,
     Atom,
@@ -30,17 +30,21 @@ from kernel_lsp.generate.ir.index import (
     product,
 )
 
+NOTHING_FIXED: Mapping[str, int] = {}
+
 
 class Sizes:
     """The sizes of one task. A size that is no product of dims and constants becomes a derived symbol, e.g.
-    ``H_minus_2``, so that strides stay products; `expanded` undoes that."""
+    ``H_minus_2``, so that strides stay products; `expanded` undoes that. Dims in `fixed` are constants."""
 
-    def __init__(self, minimums: Mapping[str, int]) -> None:
+    def __init__(self, minimums: Mapping[str, int], fixed: Mapping[str, int] = NOTHING_FIXED) -> None:
         self._minimums = minimums
+        self._fixed = {name: Constant(value) for name, value in fixed.items()}
         self._derived: dict[bytes, Symbol] = {}
 
     def size(self, expression: Expression) -> Index:
         """Return the size that an expression over dims denotes."""
+        expression = substitute(expression, self._fixed) if self._fixed else expression
         if isinstance(expression, Binary) and expression.operator == "*":
             return self.size(expression.left) * self.size(expression.right)
         exact = self.exact(expression)
@@ -53,6 +57,8 @@ class Sizes:
         match expression:
             case Constant(value):
                 return as_index(int(value))
+            case Name(id) if id in self._fixed:
+                return as_index(int(self._fixed[id].value))
             case Name(id):
                 return as_index(Symbol(id, self._minimums.get(id, 0)))
             case Unary("-", operand):
@@ -76,6 +82,7 @@ class Sizes:
     def copy(self) -> Sizes:
         """Return an independent copy that may derive more sizes."""
         other = Sizes(self._minimums)
+        other._fixed = self._fixed
         other._derived = dict(self._derived)
         return other
 

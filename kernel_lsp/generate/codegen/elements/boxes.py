@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
+from kernel_lsp.generate.channels import CHANNELS
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, multiple_conditions, needed_multiples
+from kernel_lsp.generate.codegen.elements.packs import (
+    MAX_PACK_BYTES,
+    WORD_BYTES,
+    Multiples,
+    multiple_conditions,
+    needed_multiples,
+)
 from kernel_lsp.generate.codegen.elements.runs import load_runs
 from kernel_lsp.generate.codegen.kernel import BY_RANK, MAX_GRID_YZ, KernelWriter, RenderedKernel, blocks_of, rendered
 from kernel_lsp.generate.codegen.operators import ADD, stored
@@ -54,15 +61,44 @@ def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
     return [box for box in found if all(_fits(size, factor) for size, factor in zip(group.shape, box, strict=True))]
 
 
-def default_box(group: ElementwiseGroup, workload: Workload) -> tuple[int, ...] | None:
-    """Return the box whose elements share reads: a window that several of them read, a value that one axis does not
-    change, or a pack of the rows of neighbouring windows."""
+def over_pixels(group: ElementwiseGroup) -> ElementwiseGroup | None:
+    """Return the group over (images, channels, pixels) where it reads pixels of 8 bits per channel and has the channels
+    in planes; None for any other. A thread that takes whole pixels reads words and writes a pack of each plane."""
+    for axis, size in enumerate(group.shape[:-1]):
+        if size.constant not in CHANNELS:
+            continue
+        shape = (product(group.shape[:axis]), size, product(group.shape[axis + 1 :]))
+        folded = ElementwiseGroup(group.position, shape, group.stores)
+        _, channel, pixel = _axis_variables(folded)
+        stores = _over_axes(folded, _axis_variables(folded))
+        if any(coefficient(ravel(store.index, store.tensor.shape), pixel) != ONE for store in stores):
+            continue
+        for access in accesses(*(store.scalar for store in stores)):
+            flat = ravel(access.index, access.tensor.shape)
+            if access.dtype.itemsize == 1 and (coefficient(flat, channel), coefficient(flat, pixel)) == (ONE, size):
+                return folded
+    return None
+
+
+def pixel_boxes(group: ElementwiseGroup, workload: Workload) -> list[tuple[int, ...]]:
+    """Return the boxes of a group over pixels, the widest first: whole words of whole packs."""
+    n_channels, n_pixels = group.shape[1].constant or 0, workload.size(group.shape[2])
+    widest = max(store.tensor.dtype.itemsize for store in group.stores)
+    widths = [width for width in reversed(FACTORS) if width * widest <= MAX_PACK_BYTES and n_pixels % width == 0]
+    return [(1, n_channels, width) for width in widths if width * n_channels % WORD_BYTES == 0]
+
+
+def default_box(
+    group: ElementwiseGroup, workload: Workload, boxes: Sequence[tuple[int, ...]], *, is_large: bool
+) -> tuple[int, ...] | None:
+    """Return the one of the `boxes` whose elements share reads: a window that several of them read, a value that one
+    axis does not change, or a pack of the rows of neighbouring windows; of pixels, the widest where work `is_large`."""
     n_wanted = workload.size(group.position.extent) // (BUSY_THREADS * workload.n_multiprocessors)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
     reads = list(accesses(*(store.scalar for store in stores)))
     if not any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in stores))):
-        return None
+        return boxes[0] if is_large else None
     steps = [_window_step(variable, reads) for variable in variables]
     if any(step > 1 for step in steps):
         box = tuple(step if step <= 4 else 1 for step in steps)
@@ -71,7 +107,7 @@ def default_box(group: ElementwiseGroup, workload: Workload) -> tuple[int, ...] 
         box = _reuse_box(group, variables, reads, factor)
         if max(box) == 1:
             box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, workload))
-    return box if box in boxes_of(group) else None
+    return box if box in boxes else None
 
 
 def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload, threads: int) -> bool:
@@ -220,6 +256,11 @@ def _declare_box(
     lanes: list[tuple[int, Variable, Index]] = []
     for axis, index in zip(kept, found, strict=True):
         variable, factor = variables[axis], box[axis]
+        if counts[axis] == ONE:
+            lane = Variable(f"u{axis}", (1 << 21) + 300 + axis, as_index(factor))
+            replacements[variable] = as_index(lane)
+            lanes.append((axis, lane, replacements[variable]))
+            continue
         block = Variable(variable.name, (1 << 21) + 200 + axis, counts[axis])
         name = scope.declare(f"{variable.name}_box" if factor > 1 else variable.name, "int", scope.index(index).text)
         scope.define(block, name)

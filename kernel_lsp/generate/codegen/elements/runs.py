@@ -38,7 +38,7 @@ from kernel_lsp.generate.ir.workload import Workload
 
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""
-ELEMENT_BYTES = (2, 4)
+ELEMENT_BYTES = (1, 2, 4)
 
 
 @dataclass(frozen=True)
