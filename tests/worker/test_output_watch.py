@@ -7,9 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from kernel_lsp.worker.timing import candidate as timing_candidate
+from kernel_lsp.worker.timing.rounds import _block
+from kernel_lsp.worker.timing.subject import Subject
 
 N = 64
 
@@ -35,6 +38,10 @@ class FakeRun:
     def poison(self) -> None:
         self.tensors["out"].view(torch.uint8).fill_(0xFF)
 
+    @property
+    def has_own_results(self) -> bool:
+        return True
+
     def output_tensors(self) -> dict[str, torch.Tensor]:
         return {"out": self.tensors["out"]}
 
@@ -59,7 +66,7 @@ def watched(timed: Callable[[FakeRun], None] | None, n_blocks: int = 8, n_runs: 
     for run in runs:
         run._kernel = timed
     for _ in range(n_blocks):
-        watch.before_block(list(range(n_runs)))
+        watch.before_block([(place, {}) for place in range(n_runs)])
         for run in runs:
             run()
         watch.after_block()
@@ -93,7 +100,7 @@ def test_a_kernel_that_never_worked_is_found_too() -> None:
     """Its first outputs are poison as well: they are no standard to compare with."""
     runs = [FakeRun(lambda run: None) for _ in range(2)]
     watch = timing_candidate.OutputWatch(runs, timing_candidate.fingerprints({"x": runs[0].tensors["x"]}), {})
-    watch.before_block([0, 1])
+    watch.before_block([(0, {}), (1, {})])
     watch.after_block()
     assert watch.report()["relative_difference"] == math.inf
 
@@ -127,7 +134,7 @@ def test_the_fingerprint_that_was_judged_is_the_standard() -> None:
     watch = timing_candidate.OutputWatch(runs, {}, {"out": 12345})
     for run in runs:
         run()
-    watch.before_block([0])
+    watch.before_block([(0, {})])
     runs[0]()
     watch.after_block()
     assert watch.report()["n_unequal"] == 1
@@ -138,11 +145,83 @@ def test_a_second_watch_of_the_same_runs_counts_on_its_own() -> None:
     first = timing_candidate.OutputWatch(runs, timing_candidate.fingerprints({"x": runs[0].tensors["x"]}), {})
     runs[0]()
     second = first.again()
-    second.before_block([0])
+    second.before_block([(0, {})])
     runs[0]()
     second.after_block()
     assert (first.report()["n_checked"], second.report()["n_checked"]) == (0, 1)
     assert second.report()["relative_difference"] == 0.0
-    second.before_block([0])
+    second.before_block([(0, {})])
     second.after_block()
     assert second.report()["relative_difference"] == math.inf
+
+
+def test_other_values_in_timed_calls_alone_are_found() -> None:
+    """All timed calls agree with each other: only a call that nobody times shows the difference."""
+    runs = [FakeRun() for _ in range(4)]
+    for run in runs:
+        run()
+    watch = timing_candidate.OutputWatch(runs, {}, runs[0].output_fingerprints())
+    for run in runs:
+        run()
+    watch.before_block([(place, {}) for place in range(4)])
+    for run in runs:
+        torch.mul(run.tensors["x"], 2.5, out=run.tensors["out"])
+    watch.after_block()
+    assert watch.report()["relative_difference"] == pytest.approx(0.25)
+
+
+class LibraryRun(FakeRun):
+    """Doubles x as a library step does, into a tensor that it allocates."""
+
+    has_own_results = False
+
+    def __call__(self) -> None:
+        self.tensors["out"] = self.tensors["x"] * 2
+
+
+class PooledGraph:
+    """Calls that a graph captured, whose temporaries are the results of every graph captured after it: the worst that
+    one pool of memory allows. Its calls multiply by `factor`."""
+
+    def __init__(self, runs: list[LibraryRun], places: list[int], watch: Any, factor: float) -> None:
+        self.places, self._factor = tuple(places), factor
+        self.later: list[PooledGraph] = []
+        for place in places:
+            runs[place]()
+        self.made = [(runs[place].tensors["x"], runs[place].tensors["out"]) for place in places]
+        self.results = watch.captured(places)
+
+    def __call__(self) -> None:
+        for _, out in (pair for graph in self.later for pair in graph.made):
+            out.fill_(7.0)
+        for x, out in self.made:
+            torch.mul(x, self._factor, out=out)
+
+
+def timed_in_graphs(n_calls: int, factor: float, n_blocks: int = 40) -> dict[str, Any]:
+    """Time blocks of three samples of graphs that share a pool, over four sets of buffers."""
+    runs = [LibraryRun() for _ in range(4)]
+    watch = timing_candidate.OutputWatch(runs, {}, {})  # type: ignore[arg-type]
+    subject = Subject(lambda place: runs[place], lambda place: runs[place], 4, None, watch=watch, n_calls=n_calls)
+    graphs = [PooledGraph(runs, list(subject.around(start)), watch, factor) for start in range(4)]
+    for index, graph in enumerate(graphs):
+        graph.later = graphs[index + 1 :]
+    subject.graphs = graphs  # type: ignore[assignment]
+    for _ in range(n_blocks):
+        _block(subject, {"n_samples": 2, "n_warm_samples": 0, "n_operator_calls": 0})
+    report: dict[str, Any] = watch.report()
+    return report
+
+
+@pytest.mark.parametrize("n_calls", [1, 2, 4])
+def test_results_in_the_pool_of_graphs_are_compared_while_they_are_intact(n_calls: int) -> None:
+    """The gradients of a library's attention lie where another graph has its temporaries."""
+    found = timed_in_graphs(n_calls, 2.0)
+    assert (found["n_checked"], found["n_unequal"]) == (40, 0)
+
+
+@pytest.mark.parametrize("n_calls", [1, 2, 4])
+def test_wrong_results_in_the_pool_of_graphs_are_found(n_calls: int) -> None:
+    found = timed_in_graphs(n_calls, 2.2)
+    assert found["n_unequal"] == 40
+    assert found["relative_difference"] == pytest.approx(0.1, rel=1e-3)

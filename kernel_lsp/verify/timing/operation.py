@@ -282,9 +282,10 @@ class OperationTimer:
             return WrongWhileTimed(f"timed calls changed their inputs: {', '.join(seen['changed_inputs'])}")
         if seen.get("overrun"):
             return WrongWhileTimed(f"timed calls wrote outside of: {', '.join(seen['overrun'])}")
-        if not float(seen.get("relative_difference", 0.0)) <= MAX_DIFFERENCE:
+        if not (difference := float(seen.get("relative_difference", 0.0))) <= MAX_DIFFERENCE:
             which = f"{seen['n_unequal']} of {seen['n_checked']} timed calls"
-            return WrongWhileTimed(f"{which} gave other outputs than the call that was judged")
+            by = f"{difference:.2g} in relative L2, at most {MAX_DIFFERENCE:g}"
+            return WrongWhileTimed(f"{which} gave other outputs than the call that was judged: {by}")
         return None
 
     def _floor(self, operation: TimedOperation, mine: Measurement) -> tuple[TimeFloor | None, tuple[str, ...]]:

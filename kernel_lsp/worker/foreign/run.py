@@ -153,9 +153,9 @@ class TimedSets:
 
         return call
 
-    def before_block(self, places: Sequence[int]) -> None:
+    def before_block(self, calls: Sequence[tuple[int, Any]]) -> None:
         """Poison the last outputs of one set: a call that returns the same tensor again without work is detected."""
-        self._watched = self._draw.choice(list(places)) % self.n_sets
+        self._watched = self._draw.choice(calls)[0] % self.n_sets
         if not self._first:
             self._first = [tensor.clone() for tensor in self.results[self._watched]]
         for tensor in self.results[self._watched]:

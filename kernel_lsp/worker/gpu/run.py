@@ -152,6 +152,11 @@ class BoundRun:
         return broken_guards(self._buffers, GUARD_BYTES, POISON_BYTE)
 
     @property
+    def has_own_results(self) -> bool:
+        """Check whether the last call wrote its outputs to this run's buffers: library steps allocate theirs."""
+        return all(tensor is self._own[name] for name, tensor in self.output_tensors().items())
+
+    @property
     def input_bytes(self) -> int:
         """Return the bytes of all inputs."""
         return self._bytes_of("input")

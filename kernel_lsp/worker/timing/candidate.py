@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..gpu.fingerprints import fingerprints, spread
 from ..gpu.run import POISON_BYTE, BoundRun, Candidate, inputs_on, loaded_candidate, made_by
 from ..shipped.cuda_runtime import CudaError, on_device
 from .rounds import SUBJECTS, admit
-from .subject import Subject, is_large, n_affordable_sets, refuse_zeros
+from .subject import Results, Subject, is_large, n_affordable_sets, refuse_zeros
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -50,7 +50,7 @@ def _prepared(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     n_calls, other = int(request.get("n_calls", 0)), SUBJECTS.get(request.get("beside", ""))
     if other is not None and other.is_large:
         watch = other.watch.again()
-        return admit(request["subject"], replace(other, watch=watch, graph_arm=watch.capturing), n_calls)
+        return admit(request["subject"], replace(other, watch=watch), n_calls)
     kept = inputs_on(candidate.device)
     inputs, _ = kept.get(request["inputs"])
     if not kept.may_stay_beside(2 * sum(tensor.nbytes for tensor in inputs.values())):
@@ -82,7 +82,7 @@ def candidate_subject(
         first.drop_given_inputs()
     return Subject(
         arm=lambda place: runs[place],
-        graph_arm=watch.capturing,
+        graph_arm=lambda place: runs[place],
         arm_operator=lambda place: operator,
         n_sets=len(runs),
         is_large=is_large(n_bytes),
@@ -119,7 +119,6 @@ class OutputWatch:
         self._expected = dict(expected)
         runs[0].poison()
         self._poisoned = runs[0].output_fingerprints()
-        self._captured: dict[int, dict[str, torch.Tensor]] = {}
         self._watched = 0
         self._n_checked = self._n_unequal = 0
         self._difference = 0.0
@@ -128,29 +127,27 @@ class OutputWatch:
         """Return another watch of the same runs."""
         return OutputWatch(self._runs, self._inputs, self._expected)
 
-    def capturing(self, place: int) -> Callable[[], None]:
-        """Return a call for a graph to capture. The results of library steps are the graph's: blocks replay the first
-        capture of a set."""
+    def captured(self, places: Sequence[int]) -> dict[int, Results]:
+        """Return the results of calls that a graph has just captured, by set of buffers: those of one of them where
+        library steps made them, as each that is kept occupies memory."""
+        are_own = all(self._runs[place].has_own_results for place in places)
+        chosen = places if are_own else [self._draw.choice(places)]
+        return {place: self._runs[place].output_tensors() for place in chosen}
 
-        def call() -> None:
-            self._runs[place]()
-            self._captured.setdefault(place, dict(self._runs[place].tensors))
-
-        return call
-
-    def before_block(self, places: list[int]) -> None:
-        """Poison one of the sets that the block will use."""
+    def before_block(self, calls: Sequence[tuple[int, Results]]) -> None:
+        """Poison the results of one of the calls of the block, as `Subject.intact_results` has them."""
         if not self._expected:
             self._expected = self._runs[0].output_fingerprints()
-        self._watched = self._draw.choice(places)
+        self._watched, results = self._draw.choice(calls)
         run = self._runs[self._watched]
         run.poison()
-        run.tensors.update(self._captured.get(self._watched, {}))
+        run.tensors.update(results)
         for tensor in run.output_tensors().values():
             tensor.view(-1).view(torch.uint8).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
-        """Compare its outputs with those of the judged call."""
+        """Compare its results with those of the judged call; where they differ, with those of a call that nobody
+        times."""
         run = self._runs[self._watched]
         self._n_checked += 1
         found = run.output_fingerprints()
@@ -161,8 +158,8 @@ class OutputWatch:
             return
         self._n_unequal += 1
         other = self._runs[self._watched - 1] if len(self._runs) > 1 else run.fresh()
-        if len(self._runs) == 1:
-            other()
+        other.poison()
+        other()
         for name, tensor in run.output_tensors().items():
             self._difference = max(self._difference, spread(other.output_tensors()[name], tensor)["relative_l2"])
 

@@ -127,10 +127,10 @@ def _block(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
     start = _DRAW.randrange(subject.n_sets)
     # Discard a short first sample of a block: another process used the device before it.
     n_discarded = 0 if subject.is_long else 1
-    used = {place for index in range(n_discarded + n_samples) for place in subject.places(start + index)}
-    subject.watch.before_block(sorted(used))
-    for index in range(n_discarded + n_samples):
-        stopwatch.cold_sample(subject.cold_sample(start + index), subject.sleep_us, subject.written_bytes)
+    starts = range(start, start + n_discarded + n_samples)
+    subject.watch.before_block(subject.intact_results(starts))
+    for each in starts:
+        stopwatch.cold_sample(subject.cold_sample(each), subject.sleep_us, subject.written_bytes)
     clocks = _clocks(subject.device).read()  # while the device is busy
     cold = stopwatch.take()[n_discarded:]
     warm = _warm_samples(subject, int(request["n_warm_samples"]))

@@ -14,16 +14,20 @@ import torch
 from ..failure import Failure, short_message
 from .stopwatch import CudaStopwatch, HostStopwatch, Stopwatch
 
+Results = Mapping[str, torch.Tensor]
+
 
 class CapturedCalls:
     """Calls as one CUDA graph. Calling it replays them on the current stream and returns at once.
 
     `arm` returns the calls, on the captured stream and before the capture, so that autograd's later work is captured,
-    too. Raises RuntimeError for calls that cannot be captured.
+    too. `results` has those that a watch may examine, by set of buffers. Raises RuntimeError for calls that cannot be
+    captured.
     """
 
     def __init__(self, arm: Callable[[int], Callable[[], Any]], places: Sequence[int], device: int, pool: Any) -> None:
         self.places = tuple(places)
+        self.results: Mapping[int, Results] = {}
         stream = capture_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         self._graph = torch.cuda.CUDAGraph()
@@ -83,7 +87,11 @@ Arm = Callable[[int], Callable[[], Any]]
 class NoWatch:
     """A watch that checks nothing."""
 
-    def before_block(self, places: list[int]) -> None:
+    def captured(self, places: Sequence[int]) -> Mapping[int, Results]:
+        """Return no results."""
+        return {}
+
+    def before_block(self, calls: Sequence[tuple[int, Results]]) -> None:
         """Do nothing."""
 
     def after_block(self) -> None:
@@ -132,6 +140,20 @@ class Subject:
     def around(self, start: int) -> Sequence[int]:
         """Return as many sets as a sample has calls, from `start` on, wrapping around."""
         return [(start + offset) % self.n_sets for offset in range(self.n_calls)]
+
+    def intact_results(self, starts: Sequence[int]) -> list[tuple[int, Results]]:
+        """Return the sets of buffers that samples at `starts`, in this order, leave with results, and the results that
+        their graph keeps. Graphs share a pool: replayed again, one may overwrite with its temporaries the results of
+        each that was captured after it."""
+        if not self.graphs:
+            return [(place, {}) for place in sorted({place for start in starts for place in self.places(start)})]
+        found: list[tuple[int, Results]] = []
+        earliest = len(self.graphs)
+        for index in (start % len(self.graphs) for start in reversed(starts)):
+            if index < earliest:
+                found += self.graphs[index].results.items()
+                earliest = index
+        return found
 
     def cold_sample(self, start: int) -> list[Callable[[], Any]]:
         """Return the calls of one cold sample."""
@@ -262,7 +284,10 @@ def _capture(subject: Subject, stopwatch: Stopwatch) -> bool:
     n_graphs = subject.n_sets if subject.n_calls == 1 else min(MAX_SHARED_GRAPHS, subject.n_sets)
     starts = [index * subject.n_sets // n_graphs for index in range(n_graphs)]
     try:
-        graphs = [CapturedCalls(arm, subject.around(start), device, pool) for start in starts]
+        graphs = []
+        for start in starts:
+            graphs.append(graph := CapturedCalls(arm, subject.around(start), device, pool))
+            graph.results = subject.watch.captured(graph.places)
         warm_graph = CapturedCalls(arm, [0] * subject.n_calls, device, pool)
         for graph in (*graphs, warm_graph):
             graph()
