@@ -10,6 +10,10 @@ Speed-ups are over the generator's best kernel, times summed over forward and ba
 where no reply is faster. The best of n independent replies is exact: the mean over all choices of n recorded ones. Of a
 search the first n count. Intervals of means over tasks are percentile bootstraps over tasks, intervals of shares are
 Wilson's.
+
+Replies to the same kernels shown in several ways (`recorded_arms.py`) are compared in pairs, by their speed-up over the
+fastest kernel that the prompt shows, which is kept where the reply is incorrect or slower. Intervals of these
+differences resample tasks and the prompts of each, or prompts alone.
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ N_RESAMPLES = 10_000
 Z = 1.96
 COMPARED = ("best-of-n", "evolve")
 REFINED = "refine"
+BASE_ARM = "ordered"
+ARMS = {"random": "kernels in random order", "no_profile": "without a profile"}
+"""How prompts differ from those of BASE_ARM."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,15 @@ def main() -> int:
     parser.add_argument("--measured", type=Path, default=results)
     given = parser.parse_args()
     measured = json.loads(given.measured.read_text())["tasks"] if given.measured.is_file() else {}
-    found = [read_replies(path, measured) for path in sorted(given.folder.glob("*.kernels.json"))]
+    paths = sorted(given.folder.glob("*.kernels.json"))
+    found = [read_replies(path, measured) for path in paths if _strategy(path) not in (BASE_ARM, *ARMS)]
     print_replies(found)
     on_gpu = [each for each in found if each.kind == "measured"]
     print_curves([each for each in on_gpu if len(each.gains) < N_MANY], "tasks of few replies")
     print_curves([each for each in on_gpu if len(each.gains) >= N_MANY], f"tasks of {N_MANY} replies and more")
     print_judges(judged_kernels())
-    print("not recorded, 0 replies: prompts that show kernels in random order; without a profile; of a second model")
+    print_arms([read_arm(path) for path in paths if _strategy(path) in (BASE_ARM, *ARMS)])
+    print("not recorded, 0 replies: prompts of a second model")
     return 0
 
 
@@ -162,6 +171,72 @@ def mean_over(gains: Sequence[float]) -> str:
     resampled = given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1)
     low, high = np.exp(np.quantile(resampled, (0.025, 0.975)))
     return f"{math.exp(statistics.fmean(gains)):.2f}x [{low:.2f}, {high:.2f}]"
+
+
+# --- arms: the same kernels, shown in several ways
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The replies of one task and arm, by prompt. `gains` are as those of `Replies`, over the fastest kernel shown."""
+
+    task: str
+    name: str
+    n_correct: int
+    gains: tuple[float, ...]
+
+
+def read_arm(path: Path) -> Arm:
+    """Read one file of kernels, in the order of its prompts."""
+    kernels = sorted(json.loads(path.read_text()), key=lambda kernel: int(kernel["slot"]))
+    right = [each["outcome"] == "correct" and bool(each["time_us"]) for each in kernels]
+    ratios = [each["best_before_us"] / each["time_us"] if ok else 1.0 for each, ok in zip(kernels, right, strict=True)]
+    task = path.name.removesuffix(".kernels.json").rsplit(".", 1)[0]
+    return Arm(task, _strategy(path), sum(right), tuple(max(0.0, math.log(ratio)) for ratio in ratios))
+
+
+def print_arms(found: Sequence[Arm]) -> None:
+    """Print each arm, and the paired differences of the others to BASE_ARM."""
+    if not found:
+        return
+    print("\nreplies to the same kernels shown in several ways; speed-up over the fastest one shown, geometric mean")
+    tasks = sorted({each.task for each in found})
+    for name in (BASE_ARM, *ARMS):
+        arms = [each for each in found if each.name == name]
+        gains = [gain for each in arms for gain in each.gains]
+        n_faster = sum(gain > 0 for gain in gains)
+        counts = f"correct {share(sum(each.n_correct for each in arms), len(gains))}, faster {n_faster}"
+        by_task = ", ".join(f"{each.task} {math.exp(statistics.fmean(each.gains)):.3f}x" for each in arms)
+        print(f"{name:<11}{math.exp(statistics.fmean(gains)):.3f}x over {len(gains)} prompts ({by_task}), {counts}")
+    by_key = {(each.task, each.name): each.gains for each in found}
+    for name, title in ARMS.items():
+        pairs = [[a - b for a, b in zip(by_key[t, name], by_key[t, BASE_ARM], strict=True)] for t in tasks]
+        print(f"{title} against {BASE_ARM}: {difference(pairs)}")
+
+
+def difference(pairs: Sequence[Sequence[float]]) -> str:
+    """Return the geometric mean ratio of paired replies, one sequence per task, and its intervals."""
+    draw = np.random.default_rng(0)
+    prompts = np.stack([_means(draw, task) for task in pairs])
+    over_prompts = prompts.mean(axis=0)
+    chosen = draw.integers(0, len(pairs), (len(pairs), N_RESAMPLES))
+    over_tasks = prompts[chosen, np.arange(N_RESAMPLES)].mean(axis=0)
+    low, high = np.exp(np.quantile(over_prompts, (0.025, 0.975)))
+    wide_low, wide_high = np.exp(np.quantile(over_tasks, (0.025, 0.975)))
+    mean = math.exp(statistics.fmean(statistics.fmean(task) for task in pairs))
+    found = "no effect that they can show" if wide_low <= 1.0 <= wide_high else "an effect"
+    over = f"over prompts [{low:.3f}, {high:.3f}], over tasks, too, [{wide_low:.3f}, {wide_high:.3f}]"
+    return f"{mean:.3f}x {over}: {found}"
+
+
+def _means(draw: np.random.Generator, pairs: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the means of resampled pairs."""
+    given = np.array(pairs)
+    return np.asarray(given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1))
+
+
+def _strategy(path: Path) -> str:
+    return path.name.removesuffix(".kernels.json").rsplit(".", 1)[1]
 
 
 # --- judges

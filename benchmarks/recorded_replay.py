@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def _replay(task: RecordedTask, strategy: str) -> Replayed:
     if is_search := {kernel["kernel"] for kernel in kept} <= {kernel["kernel"] for kernel in kernels}:
         path.write_text(json.dumps(kernels, indent=1) + "\n")
     else:
-        kernels = asyncio.run(_judged_alone(task, kept))
+        kernels = asyncio.run(_all_of(judged_alone(task, kept)))
     return Replayed(task, strategy, kernels, is_search)
 
 
@@ -128,19 +128,21 @@ def exported_kernels(folder: Path) -> list[dict[str, Any]]:
     return [{name: row[name] for name in KEPT} for row in rows]
 
 
-async def _judged_alone(task: RecordedTask, kernels: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+async def judged_alone(task: RecordedTask, kernels: Sequence[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
     """The kernels as they were kept, with what is said of them today."""
     async with Session(load_settings(ROOT, {"device": "cpu"})) as session:
         source = read_target(task.target, ROOT)
         captured = await session.capture(source, with_backward=task.backward)
         verifier = await session.verifier(source, captured)
-        judged = []
         for kernel in kernels:
             candidate = Candidate(text=kernel["kernel"], origin=Origin(proposer="user"))
             verdict = await verifier.verify(candidate, "screen")
             time_us = sum(comparison.ours.time_us for comparison in verdict.times.values())
-            judged.append({**kernel, "outcome": verdict.outcome.kind, "time_us": time_us or None})
-    return judged
+            yield {**kernel, "outcome": verdict.outcome.kind, "time_us": time_us or None}
+
+
+async def _all_of(judged: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [kernel async for kernel in judged]
 
 
 def _kernel_lsp(arguments: Sequence[str | Path], directory: Path) -> None:

@@ -72,3 +72,41 @@ def test_evidence_counts_incorrect_replies_as_the_generator_s_kernel(tmp_path: P
     assert "2 recorded replies of 1 tasks; 1 of 2 = 50%" in shown
     assert "1 replies 1.41x" in shown  # the mean over both replies
     assert "2 replies 2.00x" in shown
+
+
+def evidence(folder: Path) -> str:
+    """Return what `recorded_evidence.py` prints of a folder."""
+    command = [sys.executable, "benchmarks/recorded_evidence.py", folder, "--measured", folder / "none.json"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None]) -> None:
+    """Write replies to prompts whose fastest kernel takes 100 us; None for an incorrect one."""
+    kernels = [
+        {"slot": n, "outcome": "correct" if us else "mismatch", "time_us": us, "best_before_us": 100.0}
+        for n, us in enumerate(times_us)
+    ]
+    (folder / f"{task}.{arm}.kernels.json").write_text(json.dumps(kernels[::-1]))
+
+
+def test_evidence_pairs_the_replies_to_the_same_kernels(tmp_path: Path) -> None:
+    for task in ("a", "b"):
+        write_arm(tmp_path, task, "ordered", [50.0, 25.0])
+        write_arm(tmp_path, task, "random", [100.0, 50.0])  # half the speed-up in every pair
+        write_arm(tmp_path, task, "no_profile", [25.0, 50.0])  # twice and half: the same mean
+    shown = evidence(tmp_path)
+    assert "ordered    2.828x over 4 prompts (a 2.828x, b 2.828x)" in shown
+    assert "random order against ordered: 0.500x over prompts [0.500, 0.500]" in shown
+    assert "[0.500, 0.500]: an effect" in shown
+    assert "without a profile against ordered: 1.000x over prompts [0.500, 2.000]" in shown
+    assert "[0.500, 2.000]: no effect that they can show" in shown
+
+
+def test_evidence_keeps_the_shown_kernel_where_a_reply_is_incorrect_or_slower(tmp_path: Path) -> None:
+    write_arm(tmp_path, "a", "ordered", [50.0, 50.0])
+    write_arm(tmp_path, "a", "random", [None, 400.0])
+    write_arm(tmp_path, "a", "no_profile", [50.0, 50.0])
+    shown = evidence(tmp_path)
+    assert "random     1.000x over 2 prompts (a 1.000x), correct 1 of 2" in shown
+    assert "faster 0" in shown
+    assert "random order against ordered: 0.500x" in shown
