@@ -238,6 +238,8 @@ def test_every_target_has_a_lens(scale: Opened) -> None:
     [
         ("def f(x, cap=30.0):\n    return cap * torch.tanh(x / cap)\n", True),
         ("def f(x):\n    return F.silu(x)\n", True),
+        ("def f(x, t: float = 0.3):\n    return torch.lerp(x.relu(), x, t)\n", True),
+        ("def f(n: int, t: float):\n    return torch.sin(torch.arange(n) * t)\n", False),
         ("def f(n):\n    return torch.zeros(n)\n", False),
         ("def f(path):\n    return torch.load(path)\n", False),
         ("def f(x):\n    torch.save(x, 'x.pt')\n", False),

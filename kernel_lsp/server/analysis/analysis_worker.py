@@ -264,14 +264,15 @@ def _computes_tensors(location: TargetLocation, source: PythonFile) -> bool:
         return False
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     annotations = [argument.annotation for argument in arguments if argument.annotation is not None]
-    if annotations:
-        return any("Tensor" in ast.unparse(annotation) for annotation in annotations)
-    return _is_tensor_formula(node, {argument.arg for argument in arguments})
+    if any("Tensor" in ast.unparse(annotation) for annotation in annotations):
+        return True
+    is_open = {argument.arg for argument in arguments if argument.annotation is None}
+    return _is_tensor_formula(node, {argument.arg for argument in arguments}, is_open)
 
 
-def _is_tensor_formula(node: ast.FunctionDef, names: set[str]) -> bool:
-    """Return True for a function without annotations that returns what torch's functions compute of its arguments. One
-    that calls an argument or reads state of a module from it (a training loop) is none."""
+def _is_tensor_formula(node: ast.FunctionDef, names: set[str], is_open: set[str]) -> bool:
+    """Return True for a function that returns what torch's functions compute of its arguments without annotations,
+    `is_open`. One that calls an argument or reads state of a module from it (a training loop) is none."""
     inside = [*ast.walk(node)]
     calls = [each for each in inside if isinstance(each, ast.Call)]
     if any(isinstance(call.func, ast.Name) and call.func.id in names for call in calls):
@@ -280,7 +281,7 @@ def _is_tensor_formula(node: ast.FunctionDef, names: set[str]) -> bool:
         return False
     formulas = [each for call in calls if _is_of_torch(call.func) for value in call.args for each in ast.walk(value)]
     returns = any(isinstance(each, ast.Return) and each.value is not None for each in inside)
-    return returns and any(isinstance(each, ast.Name) and each.id in names for each in formulas)
+    return returns and any(isinstance(each, ast.Name) and each.id in is_open for each in formulas)
 
 
 def _is_of_torch(called: ast.expr) -> bool:
