@@ -230,12 +230,22 @@ class AttributeValue(Noun):
     value: float
 
 
+class Construction(Noun):
+    """An argument that is an object: the call that constructs it, e.g. ``NormConfig(width=64)``. Its arguments are
+    keywords: literals, names or such calls."""
+
+    call: str
+
+
+InitArgument = float | int | bool | str | Construction
+
+
 class InputConfiguration(Noun):
     """Further inputs that a target must be correct for, e.g. from a recorded run, with its constructor's arguments."""
 
     name: str
     inputs: tuple[TensorInput | ScalarInput, ...]
-    init_arguments: dict[str, float | int | bool | str] | None = None
+    init_arguments: dict[str, InitArgument] | None = None
 
 
 class TargetSource(Noun):
@@ -255,7 +265,7 @@ class TargetSource(Noun):
     parameters: tuple[str, ...]
     """Parameters of the function or of `forward`, without `self`."""
     inputs: tuple[TensorInput | ScalarInput, ...] | None
-    init_arguments: dict[str, float | int | bool | str] | None = None
+    init_arguments: dict[str, InitArgument] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
     attributes: tuple[AttributeValue, ...] | None = None
     """Attributes to set before a capture with other numbers; None for the capture of a task."""

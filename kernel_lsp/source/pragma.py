@@ -4,12 +4,12 @@ jaxtyping annotations, ``x: Float32[Tensor, "batch 4096"]``.
 Grammar::
 
     pragma := ["init:"] item ("," item)*
-    item   := NAME "=" (tensor | expression | STRING)
+    item   := NAME "=" (tensor | expression | STRING | construction)
     tensor := DTYPE "[" [dim ("," dim)*] "]" ["<" expression | "in" "[" expression "," expression ")"]
     dim    := NAME "=" INT | expression
 
-Names in dims get their size from a dim ``B=8192``, from an item ``B=8192`` or from an integer input. Strings are for
-constructor arguments only.
+Names in dims get their size from a dim ``B=8192``, from an item ``B=8192`` or from an integer input. Strings and
+constructions, ``config=NormConfig(width=64)``, are for constructor arguments only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from typing import Literal
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression, ExpressionError, Name, Number, evaluate, evaluate_int, parse
-from kernel_lsp.core.task import TensorInput
-
-InitValue = float | int | bool | str
+from kernel_lsp.core.task import Construction, InitArgument, TensorInput
 
 
 class PragmaError(ValueError):
@@ -77,7 +75,7 @@ class Pragma:
     tensors: dict[str, TensorItem] = field(default_factory=dict)
     numbers: dict[str, NumberItem] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    init: dict[str, InitValue] | None = None
+    init: dict[str, InitArgument] | None = None
     init_line: int = 1
 
     @property
@@ -116,6 +114,7 @@ _NAMED_DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\d{1,18})", re.ASCII)
 _BELOW = re.compile(r"\s*<\s*(.+)", re.DOTALL)
 _BETWEEN = re.compile(r"\s*in\s*\[(.+),(.+)\)\s*", re.DOTALL)
 _PYTHON_LITERALS: dict[str, bool] = {"True": True, "False": False, "true": True, "false": False}
+_CONSTRUCTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*\(.*\)", re.DOTALL)
 _QUOTED = re.compile(r"""'([^'\\]*)'|"([^"\\]*)\"""")
 
 
@@ -153,8 +152,40 @@ def _read_init(line: PragmaLine, pragma: Pragma) -> None:
     for name, value in _items(text, line.line) if text.strip() else ():
         if name in pragma.init:
             raise PragmaError(f"'{name}' is given twice", line.line)
-        quoted = _QUOTED.fullmatch(value)
-        pragma.init[name] = (quoted.group(1) or quoted.group(2) or "") if quoted else _number(name, value, line.line)
+        pragma.init[name] = _init_argument(name, value, line.line)
+
+
+def _init_argument(name: str, value: str, line: int) -> InitArgument:
+    quoted = _QUOTED.fullmatch(value)
+    if quoted:
+        return quoted.group(1) or quoted.group(2) or ""
+    if not _CONSTRUCTION.fullmatch(value):
+        return _number(name, value, line)
+    try:
+        call = ast.parse(value, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        call = None
+    if not _is_construction(call):
+        raise PragmaError(f"'{name}={value}': write literals by keyword, e.g. Config(width=64)", line)
+    return Construction(call=value)
+
+
+def _is_construction(node: ast.AST | None) -> bool:
+    match node:
+        case ast.Call(func=ast.Name() | ast.Attribute(), args=[], keywords=keywords):
+            return all(each.arg and _is_argument(each.value) for each in keywords)
+    return False
+
+
+def _is_argument(node: ast.expr) -> bool:
+    match node:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(map(_is_argument, parts))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()) | ast.Constant() | ast.Name():
+            return True
+        case ast.Attribute(value=owner):
+            return isinstance(owner, ast.Name | ast.Attribute) and _is_argument(owner)
+    return _is_construction(node)
 
 
 def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
@@ -292,7 +323,7 @@ JAXTYPING_DTYPES = {
 def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> TensorItem | None:
     """Return the tensor of a complete annotation; None if it has no shape. A dim ``batch=2`` gives the pragma a size.
     Raises PragmaError for invalid dims."""
-    node = _unquoted(annotation)
+    node = unquoted(annotation)
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) != 2:
         return None
     dtype, shape = JAXTYPING_DTYPES.get(_last_name(node.value)), node.slice.elts[1]
@@ -315,7 +346,7 @@ _KINDS: dict[str, AnnotationKind] = {
 
 def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
     """Return the kind of value that an annotation declares: ``none`` without one."""
-    node = _unquoted(annotation)
+    node = unquoted(annotation)
     if node is None:
         return "none"
     if isinstance(node, ast.Subscript) and _last_name(node.value) in JAXTYPING_DTYPES:
@@ -323,7 +354,7 @@ def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
     return _KINDS.get(_last_name(node), "other")
 
 
-def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
+def unquoted(annotation: ast.expr | None) -> ast.expr | None:
     """Return the annotation, parsed if it is a string."""
     if not isinstance(annotation, ast.Constant) or not isinstance(annotation.value, str):
         return annotation

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
+from kernel_lsp.core.task import InitArgument, InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.inference.proposal import EXAMPLES, INIT_PREFIX, Example, Proposal, Signature, needed, propose
 from kernel_lsp.source.pragma import (
@@ -408,9 +408,9 @@ def _unknown(subject: _Subject, pragma: Pragma, message: str, line: int) -> Targ
     pragmas = tuple(_lacking(subject, pragma, proposal))
     if proposal.objects and subject.owner is not None:
         name = proposal.objects[0]
-        message = f"constructor argument '{name}' of `{subject.owner.name}` is an object, which no pragma can spell"
+        message = f"constructor argument '{name}' of `{subject.owner.name}` is an object of an unknown class"
         line, pragmas = subject.owner.lineno, ()
-        next_step = f"give '{name}' a default, or define get_init_inputs() and get_inputs() for a class Model"
+        next_step = f"write how to construct it above the class: {INIT_PREFIX}{name}=Config(width=64)"
     else:
         place = "the class" if pragmas and pragmas[0][1].startswith(INIT_PREFIX) else "it"
         places = [f"line {at}" for at, _ in pragmas] if len(pragmas) > 1 else [place]
@@ -435,7 +435,7 @@ def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[
         yield subject.function.lineno, proposal.sizes_pragma
 
 
-def _init_arguments(subject: _Subject, pragma: Pragma) -> dict[str, float | int | bool | str] | None:
+def _init_arguments(subject: _Subject, pragma: Pragma) -> dict[str, InitArgument] | None:
     owner = subject.owner
     if owner is None:
         return None

@@ -263,6 +263,35 @@ with torch.inference_mode():
         net(torch.ones(4, 8, dtype=torch.float64 if step % 4 == 3 else torch.float32))
 """
 """Calls of one shape that differ in a scalar, a constructor's argument, or their dtype."""
+CONFIGURED = """
+import dataclasses
+import torch
+
+
+@dataclasses.dataclass
+class Norm:
+    eps: float = 1e-5
+
+
+@dataclasses.dataclass
+class Config:
+    width: int
+    shape: tuple = (1, 2)
+    norm: Norm = dataclasses.field(default_factory=Norm)
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, *, config):
+        super().__init__()
+        self.eps, self.weight = config.norm.eps, torch.nn.Parameter(torch.ones(config.width))
+
+    def forward(self, x):
+        return x * self.weight + self.eps
+
+
+for eps in (1e-5, 1e-3, 1e-3):
+    Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4))
+"""
 LAYOUTS = """
 import torch
 

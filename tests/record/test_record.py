@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.core.task import Construction
 from kernel_lsp.errors import TargetError
+from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import read_recording, write_recording
 from tests.record.programs import (
     ALIKE,
+    CONFIGURED,
     ENDLESS,
     INFER,
     LAYOUTS,
@@ -61,6 +64,21 @@ def test_a_script_of_functions_is_recorded_and_no_hook_is_left(tmp_path: Path) -
     assert ran.recording is not None
     assert ran.recording.targets["infer.py::scale"].configurations[0].layouts == {"x": "strides (1, 4)"}
     assert not ran.recording.targets["infer.py::Gate"].configurations[0].grad
+
+
+def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, configured=CONFIGURED), sys.executable, "configured.py")
+    assert ran.recording is not None
+    configurations = ran.recording.targets["configured.py::Scale"].configurations
+    assert [(each.init, each.n_calls) for each in configurations] == [
+        ("config=Config(width=4, norm=Norm(eps=0.001))", 2),
+        ("config=Config(width=4, norm=Norm())", 1),
+    ]
+    source = read_target("configured.py::Scale", tmp_path)
+    assert source.init_arguments == {"config": Construction(call="Config(width=4, norm=Norm(eps=0.001))")}
+    assert [each.init_arguments for each in source.configurations] == [
+        {"config": Construction(call="Config(width=4, norm=Norm())")}
+    ]
 
 
 def test_calls_that_pass_without_a_description_are_counted(tmp_path: Path) -> None:

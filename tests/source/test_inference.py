@@ -180,3 +180,28 @@ def test_a_name_asks_the_file_system_once_whatever_the_number_of_imports_and_use
         found = source.imported_class(name)
         assert (found is not None) == (name == "Base")
     assert len(asked) == len({*asked}) < 20
+
+
+CONFIG = """
+@dataclass
+class Sizes:
+    heads: int = 4
+
+@dataclass
+class Config:
+    width: int
+    eps: float = 1e-5
+    sizes: Sizes = field(default_factory=Sizes)
+"""
+
+
+@pytest.mark.parametrize("parameter", ["config: Config", "config: 'Config'", "config", "*, config: Config"])
+def test_an_argument_that_is_a_dataclass_is_constructed(parameter: str) -> None:
+    constructor = "self.a = nn.Linear(config.width * config.sizes.heads, 8)"
+    expected = ("config=Config(width=1024)", "x=f32[4096, 4096]")
+    check(CONFIG + module(constructor, "self.a(x)", parameter), *expected)
+
+
+def test_a_construction_of_the_pragma_fixes_sizes() -> None:
+    text = CONFIG + module("self.a = nn.Linear(config.width, 8)", "self.a(x)", "config: Config")
+    check(text, "x=f32[4096, 96]", pragma="init: config=Config(width=96, sizes=Sizes(heads=2))")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.task import ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import Construction, ScalarInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.python_file import parse_python, read_python_file
 from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in
@@ -586,3 +586,15 @@ PYTHON_CHARACTERS = "def f(x):\n class A.pass#=[]'\"\\\r\f"
 def test_any_file_gives_a_target_or_an_error_with_a_next_step(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "m.py").write_bytes(data)
     assert fault(tmp_path)[2]
+
+
+def test_a_constructor_argument_may_be_an_object(read) -> None:
+    call = "Config(width=4, scales=(1.0, -2), inner=project.Inner(dtype=torch.float16), name='a, b')"
+    text = f"# kernel-lsp: init: dim={call}, eps=1e-6\n# kernel-lsp: x=f32[2]" + dedent(MODULE)
+    assert read(text, "Norm").init_arguments == {"dim": Construction(call=call), "eps": 1e-6}
+
+
+@pytest.mark.parametrize("call", ["Config(4)", "Config(a=open('a'))", "Config(a=[w for w in x])", "Config(**a)"])
+def test_a_construction_has_literals_by_keyword(check_error, call: str) -> None:
+    text = f"# kernel-lsp: init: dim={call}\n# kernel-lsp: x=f32[2]" + dedent(MODULE)
+    check_error(text, 1, "write literals by keyword", "# kernel-lsp: x=", "Norm")

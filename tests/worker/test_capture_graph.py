@@ -66,6 +66,15 @@ def test_init_arguments_reach_the_constructor() -> None:
     assert 0.5 in [argument for node in task.forward.nodes for argument in node.arguments]
 
 
+def test_an_object_is_constructed_for_the_constructor() -> None:
+    config = "import collections\n\nclass Config:\n    def __init__(self, **given):\n        self.__dict__ = given\n"
+    text = config + RMS_NORM.replace("dim=64, eps=1e-6", "config, counts").replace("(dim)", "(config.dim)")
+    init = {"config": {"call": "Config(dim=32, eps=0.5)"}, "counts": {"call": "collections.Counter(a=[1, -2])"}}
+    task = capture_text(text.replace("= eps", "= config.eps"), "RMSNorm", inputs=[tensor("x", 4, 32)], init=init)
+    assert shape_of(task, "weight") == ("32",)
+    assert 0.5 in [argument for node in task.forward.nodes for argument in node.arguments]
+
+
 def test_a_size_of_one_is_allowed_where_the_code_agrees_with_its_graph() -> None:
     task = capture_text(RMS_NORM, "RMSNorm", inputs=[tensor("x", 4, 6, 64)])
     assert symbols(task) == {"B": (4, 1, None), "T": (6, 1, None)}

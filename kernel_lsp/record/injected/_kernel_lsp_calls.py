@@ -5,11 +5,13 @@ Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
 import math
 import os
+import re
 import sys
 import time
 import types
@@ -34,6 +36,9 @@ MAX_CONFIGURATIONS = 16
 MAX_SIGNATURES = 128
 """Maximum signatures kept per target: several may be of one configuration, with arguments by place and by name."""
 SCALARS = (bool, int, float)
+LITERALS = (*SCALARS, str, tuple, list, type(None))
+CALLED = re.compile(r"(?!__main__)(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
+"""Names of classes as a pragma says them."""
 NAMED_KINDS = frozenset((*SCALARS, str))
 """Kinds of arguments whose value is part of a signature; of others it is the kind."""
 DTYPES = {
@@ -385,10 +390,50 @@ def init_of(frame):
             items.append(f"{name}={value!r}")
         elif type(value) is str and value.isprintable() and not set(value) & set("'\"\\"):
             items.append(f"{name}='{value}'")
+        elif (called := spelled(value, frame.f_globals)) is not None:
+            items.append(f"{name}={called}")
         elif value is not None:
             opaque.append(name)
     extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
     return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]
+
+
+def spelled(value, names):
+    """Return the call that constructs a dataclass's object, e.g. ``Config(width=64)``: what differs from its defaults.
+    None for any other object."""
+    kind = type(value)
+    called = kind.__qualname__ if names.get(kind.__name__) is kind else f"{kind.__module__}.{kind.__qualname__}"
+    if not dataclasses.is_dataclass(kind) or not CALLED.fullmatch(called):
+        return None
+    arguments = []
+    for field in dataclasses.fields(kind):
+        given = getattr(value, field.name, None)
+        if is_default(field, given):
+            continue
+        text = literal(given) if type(given) in LITERALS else spelled(given, names)
+        if not field.init or text is None:
+            return None
+        arguments.append(f"{field.name}={text}")
+    return f"{called}({', '.join(arguments)})"
+
+
+def is_default(field, given):
+    if field.default_factory in (list, tuple, dict, set):
+        return type(given) is field.default_factory and not given
+    if type(given) in LITERALS:
+        return type(given) is type(field.default) and given == field.default
+    return given is field.default
+
+
+def literal(value):
+    """Return a number, a string or a sequence of them as a pragma says it; None for what it cannot say."""
+    if type(value) in (tuple, list):
+        parts = [literal(part) if type(part) in LITERALS else None for part in value]
+        return None if None in parts else repr(value)
+    if type(value) is str:
+        return repr(value) if value.isprintable() and not set(value) & set("'\"\\") else None
+    is_finite = value is None or type(value) is bool or math.isfinite(value)
+    return repr(value) if is_finite else None
 
 
 def untimed_after(step):

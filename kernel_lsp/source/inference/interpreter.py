@@ -70,6 +70,27 @@ class Shape:
     array: Array
 
 
+@dataclass(frozen=True)
+class Field:
+    """An annotated attribute in the body of a class, as dataclasses declare their arguments."""
+
+    name: str
+    annotation: ast.expr | None
+    default: ast.expr | None
+
+
+def fields_of(node: ast.ClassDef) -> list[Field]:
+    """Return the fields of a dataclass, or the constants of another class, in order."""
+    found = []
+    for statement in node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default):
+                found.append(Field(name, annotation, default))
+            case ast.Assign(targets=[ast.Name(id=name)], value=default):
+                found.append(Field(name, None, default))
+    return found
+
+
 class Returned(Exception):
     """Ends a function; `value` is its result."""
 
@@ -92,10 +113,31 @@ class Interpreter:
         """Return an object of the class, constructed with the given arguments, its defaults and guesses."""
         instance = Instance(node)
         constructor = self._inherited(node, "__init__")
-        if isinstance(constructor, FunctionNode):
-            with self._within(node):
+        with self._within(node):
+            if isinstance(constructor, FunctionNode):
                 self._construct_in(instance, constructor, given)
+            else:
+                instance.attributes |= {each.name: self._field(node, each, given) for each in fields_of(node)}
         return instance
+
+    def class_of(self, annotation: ast.expr | None) -> ast.ClassDef | None:
+        """Return the class that an annotation names, in the file or imported from one beside it."""
+        found = self.value(annotation, {}) if annotation is not None else None
+        return found if isinstance(found, ast.ClassDef) else None
+
+    def _field(self, node: ast.ClassDef, field: Field, given: Mapping[str, object]) -> object:
+        if field.name in given:
+            return given[field.name]
+        match field.default:
+            case None:
+                return self._guess(node, field.name)
+            case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=keywords):
+                values = {keyword.arg: keyword.value for keyword in keywords}
+                if "default" in values:
+                    return self.value(values["default"], {})
+                factory = self.value(values["default_factory"], {}) if "default_factory" in values else UNKNOWN
+                return self.construct(factory, {}) if isinstance(factory, ast.ClassDef) else UNKNOWN
+        return self.value(field.default, {})
 
     def _construct_in(self, instance: Instance, constructor: FunctionNode, given: Mapping[str, object]) -> None:
         scope = self.defaults(constructor) | dict(given)
@@ -329,7 +371,9 @@ class Interpreter:
 
     def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         constructor = self._inherited(node, "__init__")
-        names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else []
+        names = [field.name for field in fields_of(node)]
+        if isinstance(constructor, FunctionNode):
+            names = _parameter_names(constructor)[1:]
         return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
 
     def _follow(

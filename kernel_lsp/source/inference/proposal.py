@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.expression import Constant, Name, free_names
+from kernel_lsp.core.task import Construction, InitArgument
 from kernel_lsp.source.inference.arrays import Array, Dim
+from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import UNKNOWN, Interpreter, Scope
-from kernel_lsp.source.pragma import InitValue, Pragma, PragmaError, TensorItem, annotation_kind, tensor_item
+from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, annotation_kind, tensor_item, unquoted
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
 PREFIX = "# kernel-lsp: "
@@ -139,7 +141,7 @@ class _Inference:
         self._arrays: dict[str, Array] = {}
         self._numbers: dict[str, str] = {}
         self._called: list[str] = []
-        self._interpreter = Interpreter(signature.source, lambda node, name: _value(_guess(name, "none")))
+        self._interpreter = Interpreter(signature.source, lambda node, name: _value(guess(name, "none")))
 
     def proposal(self) -> Proposal:
         """Follow the constructor and the function; then give every open dim a size."""
@@ -163,10 +165,20 @@ class _Inference:
             return {}
         parameters = parameters_of(constructor, of_class=True)
         missing = [p for p in parameters if not p.has_default and p.name not in given]
-        known = {name: repr(value) for name, value in given.items()}
+        known = {name: _spelled_argument(value) for name, value in given.items()}
         if missing and not given:
             known = self._called_with([parameter.name for parameter in parameters], missing)
-        return known | {p.name: _guess(p.name, annotation_kind(p.annotation)) for p in missing if p.name not in known}
+        return known | {p.name: self._example_argument(constructor, p) for p in missing if p.name not in known}
+
+    def _example_argument(self, constructor: FunctionNode, parameter: Parameter) -> str:
+        """Return an example of a constructor argument: a call where it is an object of a known class."""
+        annotation = unquoted(parameter.annotation)
+        called = construction(self._interpreter, self._signature.source, constructor, parameter.name, annotation, guess)
+        return called or guess(parameter.name, annotation_kind(annotation))
+
+    def _argument(self, text: str) -> object:
+        """Return the value of a constructor argument, as the interpreter has it."""
+        return self._interpreter.value(ast.parse(text, mode="eval").body, {})
 
     def _called_with(self, names: Sequence[str], missing: Sequence[Parameter]) -> dict[str, str]:
         """Return the arguments of the first call that gives all missing ones as numbers or strings."""
@@ -235,7 +247,7 @@ class _Inference:
     def _follow(self, init: Mapping[str, str], scope: Scope) -> None:
         signature = self._signature
         if signature.owner is not None:
-            given: dict[str, object] = {name: _value(text) for name, text in init.items()}
+            given: dict[str, object] = {name: self._argument(text) for name, text in init.items()}
             if signature.pragma.init is None and signature.has_init_inputs:
                 given |= self._init_inputs()
             owner = self._interpreter.construct(signature.owner, given)
@@ -318,7 +330,7 @@ def _number_text(parameter: Parameter) -> str | None:
     return None
 
 
-def _guess(name: str, kind: str) -> str:
+def guess(name: str, kind: str) -> str:
     """Return an example constructor argument, usually a size."""
     if name in _FLOATS:
         return _FLOATS[name]
@@ -332,10 +344,14 @@ def _guess(name: str, kind: str) -> str:
     return by_name or str(_DEFAULT_SIZE)
 
 
-def _value(text: str) -> InitValue:
+def _value(text: str) -> float | int | bool | str:
     value = ast.literal_eval(text)
-    assert isinstance(value, InitValue)
+    assert isinstance(value, float | int | bool | str)
     return value
+
+
+def _spelled_argument(value: InitArgument) -> str:
+    return value.call if isinstance(value, Construction) else repr(value)
 
 
 def _dtype_by_name(name: str) -> str:
@@ -356,4 +372,4 @@ def _objects(constructor: FunctionNode, init: Mapping[str, str]) -> Iterator[str
         for node in ast.walk(constructor)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
-    yield from (name for name in init if name in read)
+    yield from (name for name in init if name in read and not init[name].endswith(")"))

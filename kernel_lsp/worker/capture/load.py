@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -109,7 +112,7 @@ def build_object(loaded: LoadedFile, source: dict[str, Any], class_name: str) ->
     positional, keywords = _init_arguments(loaded, source)
     try:
         with without_cuda():
-            return found(*positional, **keywords)
+            return found(*positional, **{name: _argument(loaded.module, value) for name, value in keywords.items()})
     except BaseException as error:  # as in load_file
         raise raised_by_user(
             error,
@@ -208,6 +211,36 @@ def _init_arguments(loaded: LoadedFile, source: dict[str, Any]) -> tuple[list[An
     if len(given) == 2 and isinstance(given[0], (list, tuple)) and isinstance(given[1], dict):
         return list(given[0]), dict(given[1])
     return given, {}
+
+
+def _argument(module: ModuleType, value: Any) -> Any:
+    """Return a constructor argument; an object is constructed by the names of the file, or of what they import."""
+    if not isinstance(value, dict):
+        return value
+    return _evaluated(module, ast.parse(value["call"], mode="eval").body)
+
+
+def _evaluated(module: ModuleType, node: ast.expr) -> Any:
+    if isinstance(node, ast.Call):
+        given = {each.arg or "": _evaluated(module, each.value) for each in node.keywords}
+        return _named(module, ast.unparse(node.func))(**given)
+    if isinstance(node, (ast.Tuple, ast.List)):
+        parts = [_evaluated(module, part) for part in node.elts]
+        return tuple(parts) if isinstance(node, ast.Tuple) else parts
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return _named(module, ast.unparse(node))
+    return ast.literal_eval(node)
+
+
+def _named(module: ModuleType, dotted: str) -> Any:
+    """Return what a dotted name is in the file, else in the module that it begins with."""
+    head, *rest = dotted.split(".")
+    if hasattr(module, head):
+        return functools.reduce(getattr, rest, getattr(module, head))
+    for n in range(len(rest), 0, -1):
+        with contextlib.suppress(ImportError):
+            return functools.reduce(getattr, rest[n - 1 :], importlib.import_module(".".join([head, *rest[: n - 1]])))
+    raise NameError(f"name '{dotted}' is not defined in {module.__name__}")
 
 
 def _init_example(found: Any) -> str:
