@@ -1,5 +1,6 @@
 // A new user's journeys in a project without shapes: the first click, a recorded run, other settings and modes, CUDA files.
 import assert from "node:assert/strict";
+import { loadavg } from "node:os";
 import { join } from "node:path";
 import { after, before } from "node:test";
 import { stepsOf } from "./steps.mjs";
@@ -31,15 +32,20 @@ step("the first click in an unknown project ends in a used operator", async () =
   await workbench.openFile("model.py");
   await workbench.lens("Optimize to CUDA").first().waitFor();
   const started = Date.now();
+  const marks = [];
+  const mark = (what) => marks.push(`${what} ${((Date.now() - started) / 1000).toFixed(0)} s`);
   await workbench.click(workbench.lens("Optimize to CUDA").first());
   const prompt = workbench.notification(/Standardize declares no shapes/);
   await prompt.waitFor();
+  mark("prompt");
   await workbench.shot("01-prompt");
   await workbench.click(prompt.getByRole("button", { name: "Use these and optimize" }));
   const { apply } = await workbench.result();
+  mark("result");
   await workbench.shot("02-result");
   await workbench.click(apply);
   await workbench.written("kernels/standardize.cu", "kernels/standardize.py");
+  mark("files");
   await workbench.shot("03-applied");
   await workbench.openFile("model.py");
   await workbench.click(line("self.before = Standardize(features)"), AT_ITS_START);
@@ -48,7 +54,7 @@ step("the first click in an unknown project ends in a used operator", async () =
   await page.keyboard.press("Control+S");
   await workbench.until("the operator in the model", () => /use_standardize\(Standardize\(features, eps=1e-3\)\)/.test(workbench.text("model.py")));
   const took = Date.now() - started;
-  console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s`);
+  console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s (${marks.join(", ")}; load ${loadavg()[0].toFixed(0)})`);
   await workbench.shot("04-used");
   assert.ok(workbench.nClicks <= FIRST_CLICKS && took <= FIRST_MS * crowding(), `${workbench.nClicks} clicks, ${took} ms`);
 });
