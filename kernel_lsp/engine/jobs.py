@@ -42,8 +42,46 @@ GRACE_S = 0.6
 """Time for an orderly end, in seconds: the run is marked as interrupted, and compilers and executors are reaped. A
 cancellation may take 1 s in all."""
 STDERR_LINES = 3
+KEPT_S = 120.0
+"""Time for the answer to the prompt of a first click, in seconds: until then the process that inferred the shapes waits
+for the run, with its PyTorch imported (0.4 GB)."""
 
 Say = Callable[[JobEvent | Reply], None]
+
+
+class Runner:
+    """The process of a job, with the folder for its files."""
+
+    def __init__(self, channel: Channel, folder: Path) -> None:
+        self.channel, self.folder = channel, folder
+        self._ending: asyncio.Task[None] | None = None
+
+    async def end(self) -> None:
+        """End the process, orderly within the grace time, else by force."""
+        self.stay()
+        channel = self.channel
+        if channel.is_alive:
+            with suppress(ProcessLookupError):
+                os.kill(channel.pid, signal.SIGTERM)
+            await channel.wait(GRACE_S)
+        if channel.is_alive:
+            kill_tree(channel.pid)
+        await channel.close()
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def end_later(self, forget: Callable[[Runner], None]) -> None:
+        """End it after `KEPT_S`, unless it has to stay."""
+        self._ending = asyncio.create_task(self._end_later(forget))
+
+    def stay(self) -> None:
+        """Cancel the end that is planned."""
+        if self._ending is not None and self._ending is not asyncio.current_task():
+            self._ending.cancel()
+
+    async def _end_later(self, forget: Callable[[Runner], None]) -> None:
+        await asyncio.sleep(KEPT_S)
+        forget(self)
+        await self.end()
 
 
 class JobQueue:
@@ -55,6 +93,7 @@ class JobQueue:
         self._lanes: dict[str, asyncio.Lock] = {}
         self._n_in_lane: dict[str, int] = {}
         self._channels: dict[str, Channel] = {}
+        self._spare: Runner | None = None
         self._is_closing = False
 
     def add(self, request: JobRequest) -> None:
@@ -85,6 +124,8 @@ class JobQueue:
         """End all jobs. Runs that wait stay in the archive."""
         self._is_closing = True
         await end_tasks(*self._tasks.values())
+        if self._spare is not None:
+            await self._spare.end()
 
     async def _live(self, request: JobRequest) -> None:
         try:
@@ -129,21 +170,43 @@ class JobQueue:
         return await self._run(request)
 
     async def _run(self, request: JobRequest) -> Reply:
-        folder = self._scratch / request.id
-        folder.mkdir()
-        channel = Channel(RUNNER, environment={**os.environ, "TMPDIR": str(folder)})
+        runner = await self._runner_for(request)
+        channel, is_kept = runner.channel, False
         try:
-            await channel.start()
             channel.send(request.model_dump(mode="json"))
             self._channels[request.id] = channel
             reply = await self._relay(request, channel)
             if isinstance(request, EstimateTarget):
-                self._captures.keep(request, folder)
+                self._captures.keep(request, runner.folder)
+            if isinstance(request, InferInputs) and reply.error is None and self._spare is None:
+                is_kept, self._spare = True, runner
+                runner.end_later(self._forget)
             return reply
         finally:
             self._channels.pop(request.id, None)
-            # A second cancellation must not leave processes behind.
-            await asyncio.shield(_end(channel, folder))
+            if not is_kept:  # a second cancellation must not leave processes behind
+                await asyncio.shield(runner.end())
+
+    async def _runner_for(self, request: JobRequest) -> Runner:
+        """Return the process that inferred the shapes of a run, where it still waits, else a new one."""
+        kept = self._spare
+        if isinstance(request, Optimize) and kept is not None and kept.channel.is_alive:
+            self._forget(kept)
+            kept.stay()
+            return kept
+        folder = self._scratch / request.id
+        folder.mkdir()
+        runner = Runner(Channel(RUNNER, environment={**os.environ, "TMPDIR": str(folder)}), folder)
+        try:
+            await runner.channel.start()
+        except BaseException:
+            await asyncio.shield(runner.end())
+            raise
+        return runner
+
+    def _forget(self, runner: Runner) -> None:
+        if self._spare is runner:
+            self._spare = None
 
     async def _relay(self, request: JobRequest, channel: Channel) -> Reply:
         async for message in channel.messages():
@@ -171,18 +234,6 @@ def _device(request: JobRequest) -> str:
         return load_settings(request.directory, getattr(request, "settings", {})).device
     except SettingError:
         return "cpu"  # the job itself reports the error
-
-
-async def _end(channel: Channel, folder: Path) -> None:
-    """End the process, orderly within the grace time, else by force."""
-    if channel.is_alive:
-        with suppress(ProcessLookupError):
-            os.kill(channel.pid, signal.SIGTERM)
-        await channel.wait(GRACE_S)
-    if channel.is_alive:
-        kill_tree(channel.pid)
-    await channel.close()
-    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _died(channel: Channel) -> Problem:

@@ -1,5 +1,5 @@
 """Run one job in its own process: the first line of stdin is the request, further lines are replies of the editor's
-model, and stdout carries `RunnerLine`s.
+model, and stdout carries `RunnerLine`s. An inference of shapes may be followed by the run that it is made for.
 
 A job computes, so it needs its own process: the engine stays able to receive a cancellation, and killing this process
 kills everything that the job started. SIGTERM ends the job in order: its run is marked and its files are removed.
@@ -20,7 +20,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.model import Noun
-from kernel_lsp.engine.messages import AnswerModel, JobNews, JobRequest, ModelAsked, ModelDropped, Problem, ProblemKind
+from kernel_lsp.engine.messages import (
+    AnswerModel,
+    InferInputs,
+    JobNews,
+    JobRequest,
+    ModelAsked,
+    ModelDropped,
+    Problem,
+    ProblemKind,
+)
+from kernel_lsp.engine.start_ahead import StartAhead
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError, WorkspaceBusyError
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
@@ -52,13 +62,20 @@ def main() -> int:
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         stdin = await open_stdin()
-        line = await stdin.readline()
         calls = EditorModelCalls(lambda news: write_line(stdout, RunnerLine(event=news)))
-        listening = asyncio.create_task(calls.listen(stdin))
-        try:
-            write_line(stdout, await _outcome(line, calls))
-        finally:
-            listening.cancel()
+        async with StartAhead() as ahead:
+            request = _JOB_REQUEST.validate_json(await stdin.readline())
+            if isinstance(request, InferInputs):
+                write_line(stdout, await _outcome(request, calls, ahead))
+                line = await stdin.readline()
+                if not line:
+                    return
+                request = _JOB_REQUEST.validate_json(line)
+            listening = asyncio.create_task(calls.listen(stdin))
+            try:
+                write_line(stdout, await _outcome(request, calls, ahead))
+            finally:
+                listening.cancel()
 
     try:
         asyncio.run(run())
@@ -67,11 +84,12 @@ def main() -> int:
     return EXIT_OK
 
 
-async def _outcome(line: bytes, calls: EditorModelCalls) -> RunnerLine:
-    from kernel_lsp.engine.work import do  # heavy import, deferred until the signal handler is installed
-
+async def _outcome(request: JobRequest, calls: EditorModelCalls, ahead: StartAhead) -> RunnerLine:
     try:
-        result = await do(_JOB_REQUEST.validate_json(line), calls.tell, Path(os.environ["TMPDIR"]), calls.ask)
+        start = await ahead.of(request)
+        from kernel_lsp.engine.work import do  # heavy import, beside the worker's
+
+        result = await do(request, calls.tell, Path(os.environ["TMPDIR"]), calls.ask, start)
     except Exception as error:  # any exception ends this job only, and is reported
         sys.stderr.write(traceback.format_exc())
         return RunnerLine(error=problem_of(error))

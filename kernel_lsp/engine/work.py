@@ -64,18 +64,21 @@ from kernel_lsp.verify.profile.profile import profile_kernel
 from kernel_lsp.verify.session.check import check_kernel
 from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static
 from kernel_lsp.verify.session.session import Session
+from kernel_lsp.verify.session.start import SessionStart
 
 Tell = Callable[[JobNews], None]
 EDITOR = "editor"
 """Name in `models` for the editor's own model."""
 
 
-async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
+async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask, start: SessionStart | None = None) -> Noun:
     """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
-    the editor's model if the request has one."""
+    the editor's model if the request has one; `start` is that of `StartAhead`."""
     match request:
         case Optimize():
-            return await _run(request, handle_of(request), tell, ask)
+            handle = handle_of(request)
+            handle.start = start
+            return await _run(request, handle, tell, ask)
         case OptimizeLines():
             return await _run(request, await _of_lines(request, tell), tell, ask)
         case Resume():
@@ -85,9 +88,10 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask) -> Noun:
         case ProfileKernel():
             return await _profile(request, tell, scratch)
         case EstimateTarget():
-            return await _estimate(request, tell, scratch)
+            return await _estimate(request, tell, scratch, start)
         case InferInputs():
-            return await _infer(request, tell)
+            assert start is not None, "an inference needs a worker"
+            return await _infer(request, tell, start)
 
 
 ESTIMATED_S = 45.0
@@ -209,7 +213,7 @@ def _as_given(request: Check | ProfileKernel, target: str | None, scratch: Path)
     return kernel, target, request.directory
 
 
-async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path) -> Noun:
+async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path, start: SessionStart | None) -> Noun:
     settings = load_settings(request.directory, request.settings)
     target, directory = request.target, request.directory
     if request.cells:
@@ -217,22 +221,22 @@ async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path) -> Noun:
         target, directory = f"{path.name}::{symbol}", path.parent
     source = read_target(target, directory)
     tell(StageStarted(message=f"capturing {request.target}"))
-    async with Session(_capturing(settings)) as session:
+    async with Session(_capturing(settings), start) as session:
         task = await session.capture(source, with_backward=False)
         captured = Captured(task=task, generated=Path(source.file) if request.cells else None)
         (scratch / CAPTURED_NAME).write_text(captured.model_dump_json(), encoding="utf-8")
         return estimate_captured(captured, request.target, session.gpu)
 
 
-async def _infer(request: InferInputs, tell: Tell) -> InferredInputs:
+async def _infer(request: InferInputs, tell: Tell, start: SessionStart) -> InferredInputs:
     file, _, symbol = request.target.partition("::")
     path = Path(os.path.abspath(request.directory / file))
     if request.cells:
         path, symbol = _write_cells(request)
     candidates = candidate_inputs(path, symbol)
     tell(StageStarted(message=f"trying shapes for {symbol}"))
-    async with Session(_capturing(load_settings(request.directory, request.settings))) as session:
-        accepted = await session.worker.try_inputs([candidate.source for candidate in candidates])
+    start.check()
+    accepted = await start.worker.try_inputs([candidate.source for candidate in candidates])
     return InferredInputs(texts=candidates[accepted].texts)
 
 

@@ -11,15 +11,29 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.client import ENGINE
-from kernel_lsp.engine.messages import Cancel, Check, EstimateTarget, GetResult, ListRuns, Resume, RunList, RunResult
+from kernel_lsp.engine.jobs import JobQueue
+from kernel_lsp.engine.messages import (
+    Cancel,
+    Check,
+    EstimateTarget,
+    GetResult,
+    InferInputs,
+    JobEvent,
+    ListRuns,
+    Reply,
+    Resume,
+    RunList,
+    RunResult,
+)
 from kernel_lsp.engine.program import PREFIX
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import descendants
 
-from .engines import LONG, QUICK, SLOW, engine
+from .engines import LONG, QUICK, SCALE, SLOW, engine
 
 CANCEL_S = 1.0
 CLOSE_S = 2.0
@@ -251,3 +265,64 @@ async def wait_until_gone(pids: tuple[int, ...], deadline_s: float = 10.0) -> No
     async with asyncio.timeout(deadline_s):
         while not are_gone(pids):
             await asyncio.sleep(0.02)
+
+
+OPEN = """\
+import torch
+
+
+def scale(x: torch.Tensor, weight: torch.Tensor):
+    return torch.relu(x * weight + 1.0)
+"""
+
+
+def workers() -> set[int]:
+    """Return the workers below this process that have not ended."""
+    return {pid for pid in below_us() if b"/worker/__main__.py" in _command_line(pid) and not are_gone((pid,))}
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) -> None:
+    async with engine(tmp_path) as asked:
+        (tmp_path / "scale.py").write_text(OPEN)
+        settings = {"device": "cpu", "generations": 1, "proposals": 1}
+        inferred = await asked.ask(
+            InferInputs(id="infer", directory=tmp_path, target="scale.py::scale", settings=settings)
+        )
+        assert inferred.result is not None, inferred.error
+        kept = workers()
+        assert kept
+        (tmp_path / "scale.py").write_text(SCALE)
+        running = asked.optimize("run", settings)
+        await asked.until("run", "run_started")
+        assert workers() == kept
+        reply = await running
+        assert reply.result is not None, reply.error
+        assert not workers()
+
+
+async def test_the_process_of_an_inference_ends_when_no_run_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel_lsp.engine.jobs.KEPT_S", 0.1)
+    (tmp_path / "scale.py").write_text(OPEN)
+    replied = asyncio.get_running_loop().create_future()
+
+    def say(said: JobEvent | Reply) -> None:
+        if isinstance(said, Reply):
+            replied.set_result(said)
+
+    (tmp_path / "scratch").mkdir()
+    queue = JobQueue(say, tmp_path / "scratch", Captures(tmp_path / "captures"))
+    queue.add(InferInputs(id="infer", directory=tmp_path, target="scale.py::scale", settings={"device": "cpu"}))
+    assert (await asyncio.wait_for(replied, 120.0)).error is None
+    async with asyncio.timeout(60.0):
+        while workers() or list((tmp_path / "scratch").iterdir()):
+            await asyncio.sleep(0.05)
+    await queue.close()
