@@ -41,6 +41,13 @@ def test_bytes_are_divided_without_a_division() -> None:
     assert checked.text.count("byte_quotient(") == 1 + 3  # and its definition
 
 
+def test_quotients_of_bytes_are_exact_in_16_bits_too() -> None:
+    """A product with 1 / 255 and a difference become one fma: 255 / 255 - 1 was 6e-8, and a quotient by 0 infinite."""
+    inputs = [tensor("x", 40, 33, dtype="u8"), tensor("mean", 33, dtype="bf16"), tensor("std", 33, dtype="bf16")]
+    checked = check("def f(x, mean, std): return (x.to(mean.dtype) / 255 - mean) / std", inputs=inputs)
+    assert checked.text.count("byte_quotient(") == 1 + 1  # and its definition
+
+
 def test_the_inverse_of_a_divisor_is_tried_for_all_bytes() -> None:
     def inverse(divisor: float, dtype: DType) -> float | None:
         byte = Operation("cast", DType.F32, (Constant(1, dtype),))

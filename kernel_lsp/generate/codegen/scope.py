@@ -186,13 +186,12 @@ class _Emission:
             operands = [self.text(operand) for operand in node.operands]
         operands = self._shortened(node, operands)
         operand_type = types[0] if node.dtype == DType.BOOL else node.dtype
-        if (helper := self._quick_helper(node)) is not None:
-            return self._format_quickly(node, operands, helper)
-        inverse = inverse_for_bytes(node)
-        if inverse is not None:
+        if (inverse := inverse_for_bytes(node)) is not None:
             factor = literal(inverse, node.dtype).text
             arguments = ", ".join([*(operand.text for operand in operands), factor])
             return Text(f"{self.kernel.use('byte_quotient')}({arguments})", ATOM)
+        if (helper := self._quick_helper(node)) is not None:
+            return self._format_quickly(node, operands, helper)
         self.kernel.helpers.update(helper_uses(node.name, operand_type))
         return format_operation(node.name, node.dtype, operands, types, uses_intrinsics=self.kernel.uses_intrinsics)
 
