@@ -28,8 +28,8 @@ KEY = tuned_key(TASK, "H200", "estimated")
 @dataclass(frozen=True)
 class Knob:
     name: str = "speed"
-    values: tuple[int, ...] = tuple(range(50, 90))
-    default: int = 80
+    values: tuple[int | str, ...] = tuple(range(50, 90))
+    default: int | str = 80
 
 
 @dataclass(frozen=True)
@@ -320,4 +320,37 @@ async def test_candidates_under_way_are_abandoned_at_the_end_of_their_time(tmp_p
     assert time.monotonic() - started < 30
     assert [depth for _, depth in device.asked] == ["rank", "rank", "full"]
     assert result.winner is not None
+    assert result.is_cut_short
+
+
+class ProductProgram(Program):
+    """The default multiplies in 50 us, a library in 80."""
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        chosen = schedule.get("contraction", "tiled")
+        knob = Knob("contraction", ("tiled", "library"), "tiled")
+        return Realized({"contraction": chosen}, kernel(80.0 if chosen == "library" else 50.0), (knob,))
+
+
+class CompilingDevice(MeasuringDevice):
+    """The first candidate takes longer than the time for candidates to compile."""
+
+    first_id = ""
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        self.first_id = self.first_id or candidate.id
+        if depth == "rank" and candidate.id == self.first_id:
+            await asyncio.sleep(1.0)
+        return await super().verify(candidate, depth)
+
+
+async def test_a_library_that_compiles_at_once_does_not_end_the_search_before_the_default_has_a_time(
+    tmp_path: Path,
+) -> None:
+    """Attention by PyTorch, at 0.42x, was the result of a search whose default was abandoned."""
+    device, limit = CompilingDevice(), TimeLimit(0.5, time.monotonic())
+    result = await searched(tmp_path, device, limit=limit, program=ProductProgram())
+    assert result.winner is not None
+    assert result.winner.origin.schedule == {"contraction": "tiled"}
+    assert [depth for _, depth in device.asked] == ["rank", "full"]
     assert result.is_cut_short

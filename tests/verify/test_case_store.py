@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -136,3 +137,31 @@ async def test_cases_begun_ahead_are_those_that_workers_ask_for(worker: AskedWor
         ((1 << 20,), True),
         ((8,), False),
     ]
+
+
+async def test_cases_of_a_later_check_are_made_one_by_one_behind_those_that_are_asked_for(
+    worker: AskedWorker, tmp_path: Path
+) -> None:
+    """A candidate whose references come behind all 69 of an attention's full check would wait for 20 s."""
+    made = asyncio.Semaphore(0)
+    store = store_of(worker, tmp_path, Gpu())
+    make_case = worker.make_case
+
+    async def slowly(operation: str, **asked: Any) -> CaseFiles:
+        await made.acquire()
+        return await make_case(operation, **asked)
+
+    worker.make_case = slowly  # type: ignore[method-assign]
+    later = [replace(CASE, family="normal", sizes=(("N", n),)) for n in (1, 2, 3)]
+    store.make_ahead(later)
+    await asyncio.sleep(0.01)
+    asked_for = asyncio.create_task(store.get(CASE))
+    await asyncio.sleep(0.01)
+    for _ in range(4):
+        made.release()
+        await asyncio.sleep(0.01)
+    await asked_for
+    await store.idle()
+    assert [asked["shapes"]["x"][0] for asked in worker.asked] == [1, 1 << 20, 2, 3]
+    await store.get(later[2])
+    assert len(worker.asked) == 4

@@ -83,10 +83,16 @@ class GpuChecks:
         first = [case for plan in plans for n, (case, _) in enumerate(plan) if self._is_first(n, case)]
         cases = [(sum(tensor.n_bytes for tensor in bound.tensors), case) for plan in plans for case, bound in plan]
         then = [case for _, case in sorted(cases, key=lambda entry: entry[0])]
-        read_by_workers = {case for plan in plans for case, bound in plan if _is_read_by_workers(bound)}
-        self._store.begin_in_order([*screened, *first], then, by_workers=read_by_workers)
+        by_workers = _read_by_workers([entry for plan in plans for entry in plan])
+        self._store.begin_in_order([*screened, *first], then, by_workers=by_workers)
         if self._offering is None and len(self._gpus) == 1 and self._gpus[0].full_wait_s > 0:
             self._offering = asyncio.create_task(self._offer(self._gpus[0].timer, plans))
+
+    def make_ahead(self, plans: Sequence[Plan]) -> None:
+        """Make the cases of a later check in the background, those that need the GPU without a candidate first."""
+        entries = [entry for plan in plans for entry in plan]
+        cases = sorted((case for case, _ in entries), key=lambda case: not self._store.takes_a_turn(case))
+        self._store.make_ahead(cases, by_workers=_read_by_workers(entries))
 
     async def close(self) -> None:
         """Stop offering."""
@@ -224,6 +230,10 @@ async def _wait_for_baselines(gpu: MeasuringGpu, job: GpuJob, progress: Progress
 
 def _operations(job: GpuJob) -> list[TimedOperation]:
     return [TimedOperation(job.candidate_id, each.bound, each.case.operation, each.files) for each in job.timed]
+
+
+def _read_by_workers(entries: Plan) -> set[Case]:
+    return {case for case, bound in entries if _is_read_by_workers(bound)}
 
 
 def _is_read_by_workers(bound: BoundOperation) -> bool:

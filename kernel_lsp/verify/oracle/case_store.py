@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -122,7 +122,21 @@ class CaseStore:
             for case in then:
                 self.begin(case, by_workers=case in by_workers)
 
-        task = asyncio.create_task(in_order())
+        self._go_ahead(in_order())
+
+    def make_ahead(self, cases: Sequence[Case], *, by_workers: Container[Case] = ()) -> None:
+        """Make cases that nobody waits for yet, each once no other is being made: a request waits for one at most."""
+
+        async def one_by_one() -> None:
+            for case in cases:
+                while making := [task for task in self._made.values() if not task.done()]:
+                    await asyncio.wait(making)
+                self.begin(case, by_workers=case in by_workers)
+
+        self._go_ahead(one_by_one())
+
+    def _go_ahead(self, making: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(making)
         self._ahead.add(task)
         task.add_done_callback(self._ahead.discard)
 

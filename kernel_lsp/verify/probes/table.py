@@ -287,6 +287,11 @@ class CaseChoice:
         cases = proposed(TABLE, kernel, "code", [case for case, _ in plan])
         return _bound(kernel, [case for case in cases if case.family != "subnormal" or not flushes(built)])
 
+    def full_plans(self, prepared: Prepared, built: Built) -> list[Plan]:
+        """Return the cases of a full check of each direction. Raises as `plan`."""
+        plans = ((kind, self.plan(prepared, kind, "full")) for kind in prepared.directions)
+        return [self.with_code(prepared, kind, built, plan) for kind, plan in plans]
+
     def _kernel(self, prepared: Prepared, direction: OperationKind) -> Kernel:
         families = self.screen_families if direction == "forward" else SCREEN_FAMILIES
         return Kernel(prepared, direction, self.seed, self.fresh_seed, self.has_gpu, families)

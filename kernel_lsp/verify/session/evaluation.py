@@ -119,6 +119,8 @@ class Evaluation:
                 return refused
             if self._depth == "full":
                 self._add_cases_of_code()
+            elif self._depth == "rank":
+                self._by.make_full_cases_ahead(prepared, built)
             first, failure = self._first_looks(), None
             if not is_known:
                 with progress.stage("executor"):

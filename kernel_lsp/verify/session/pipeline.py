@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, Built, CheckOutcome, Rejected, Unsupported
-from kernel_lsp.errors import PlanError
+from kernel_lsp.errors import KernelLspError, PlanError
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
@@ -22,11 +25,12 @@ from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
 from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Profile
 from kernel_lsp.verify.devices.building import candidate_request
 from kernel_lsp.verify.devices.device import KernelBuild
+from kernel_lsp.verify.gpu.candidate_run import MANY_PROCESSORS
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case, Progress
 from kernel_lsp.verify.model.defences import is_on
-from kernel_lsp.verify.model.resolved_kernel import plan_failure, prepare
+from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.probes.table import CaseChoice
 
@@ -76,6 +80,7 @@ class Evaluator:
         self.store = CaseStore(task, platform.worker, platform.directory / name, self._local_gpu, may_sample=True)
         self.gpu_checks = GpuChecks(self.store, measured_on, platform.seed) if measured_on else None
         self.runs = RunBuilder(self)
+        self._ahead: asyncio.Task[None] | None = None
         self.passed_gpu = set[str]()
         """Ids of candidates that an executor loaded, and that then passed their cases on a GPU."""
 
@@ -102,8 +107,19 @@ class Evaluator:
         """Return the longest time that a full verdict waits for PyTorch's compiled modes; 0 where nothing is timed."""
         return self._baseline_wait_s * self.n_directions
 
+    def make_full_cases_ahead(self, prepared: Prepared, built: Built) -> None:
+        """Make the cases of a full check while a search goes on, once for all candidates: most have the same."""
+        if self.gpu_checks is None or self._ahead is not None or (os.cpu_count() or 1) < MANY_PROCESSORS:
+            return
+        self._ahead = asyncio.create_task(self._full_cases(self.gpu_checks, prepared, built))
+
+    async def _full_cases(self, checks: GpuChecks, prepared: Prepared, built: Built) -> None:
+        with suppress(KernelLspError):  # recurs in the full check
+            checks.make_ahead(await asyncio.to_thread(self.choice.full_plans, prepared, built))
+
     async def close(self) -> None:
         """Stop making cases, and offering them."""
+        await end_tasks(self._ahead)
         if self.gpu_checks is not None:
             await self.gpu_checks.close()
         await self.store.close()
