@@ -13,6 +13,7 @@ from kernel_lsp.verify.foreign.cases import _in_memory
 from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import Expectation, compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, tensor
+from tests.worker.test_cases import load
 
 
 @pytest.mark.parametrize("kept", [lambda each: each, _in_memory], ids=["mapped", "in memory"])
@@ -36,3 +37,32 @@ def test_a_case_without_unspecified_elements_has_no_mask(tmp_path: Path) -> None
     case = make_case("forward", {"x": (8, 16)}, "special_nan", tmp_path)
     assert [output.unspecified for output in case.outputs] == [None]
     assert [each.unspecified for each in read_expectations(case)] == [None]
+
+
+def test_a_zero_that_a_rounding_made_may_be_divided_by_zero(tmp_path: Path) -> None:
+    """``x * (1 / 3) - y`` is an fma in many kernels, torch.compile's among them: 1e-8 where ``x / 3`` is y."""
+    shapes = dict.fromkeys("xyz", (64, 64))
+    capture_text("def f(x, y, z):\n    return (x / 3 - y) / z", "f", inputs=[tensor(name, 64, 64) for name in "xyz"])
+    case = make_case("forward", shapes, "small_integers", tmp_path)
+    x, y, z = (load((each,), each.name) for each in case.inputs)
+    (expected,) = read_expectations(case)
+    assert expected.native is not None
+    is_nan = (x == 3 * y) & (z == 0)
+    assert (np.isnan(expected.reference.reshape(x.shape)) == is_nan).all()
+    assert expected.unspecified is not None
+    assert (expected.unspecified.reshape(x.shape) == is_nan & (x != 0)).all()
+    fused = np.float64(np.float32(1 / 3)) * x - y
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (fused / z).astype(np.float32).reshape(expected.reference.shape)
+    assert np.isinf(found.reshape(x.shape)[is_nan & (x != 0)]).all()
+    assert is_within_budget(compare(found, expected, factor=2.0))
+    found[np.isnan(found)] = np.inf
+    assert not is_within_budget(compare(found, expected, factor=2.0))
+
+
+def test_zeros_of_the_inputs_are_divided_as_they_are(tmp_path: Path) -> None:
+    capture_text("def f(x, y):\n    return (x * 2) / y", "f", inputs=[tensor(name, 64, 64) for name in "xy"])
+    case = make_case("forward", dict.fromkeys("xy", (64, 64)), "small_integers", tmp_path)
+    (expected,) = read_expectations(case)
+    assert np.isnan(expected.reference).any()
+    assert expected.unspecified is None

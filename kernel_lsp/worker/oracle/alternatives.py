@@ -18,6 +18,8 @@ import torch
 from ..capture.validation import differentiate, leaves_of
 from ..cases.case_values import Case, placeholder_values, widened
 from ..cases.families import MINUS_INF_ROWS, MIXED, SPECIAL_VALUES, STAND_INS, without_special, without_zeros
+from ..operators import is_a
+from .cancellation import moved_by_steps
 from .case_filter import is_judged_at_ties
 from .fp64_reference import ReferenceRun, Seen, attention_by_its_formula, attention_of_seen, has_attention, run_exact
 from .lost_nans import (
@@ -194,6 +196,25 @@ def _sides_of_steps(of: Answers) -> None:
     of.any_of = list(map(few_of, undecided(of.expected, beside, among_floats=True)))
 
 
+def _may_divide_zeros(of: Answers) -> bool:
+    """Check for NaN of finite inputs in code that divides by a tensor."""
+    nodes = of.run.captured.forward_text.nodes
+    return (
+        not of.is_infinite
+        and any(is_a(node["op"], "division") and isinstance(node["arguments"][-1], dict) for node in nodes)
+        and any(bool((torch.isnan(e) & torch.isnan(n)).any()) for e, n in zip(of.expected, of.native))
+    )
+
+
+def _zeros_by_zeros(of: Answers) -> None:
+    """Mask NaN of a zero over a zero where a rounding of each step leaves more of the first: 255 / 255 - 1 is 0, and
+    6e-8 as an fma of 255 * (1 / 255). Zeros of the inputs stay zeros."""
+    moved = moved_by_steps(of.run, of.case, 1, 0)
+    if moved is not None:
+        missing = [torch.isnan(e) & torch.isnan(n) & torch.isinf(m) for e, n, m in zip(of.expected, of.native, moved)]
+        of.any_of = either(of.any_of, missing)
+
+
 def _nan_gradients(of: Answers) -> None:
     """Mask the gradients that differ with a NaN's side of a threshold, or between PyTorch's ways to compute attention,
     and those of NaN elements that are a number in PyTorch, as for abs(x)."""
@@ -303,6 +324,13 @@ ALTERNATIVES = (
         "any value",
         lambda of: not of.run.is_backward and not of.is_exact and has_computed_jumps(of.run.captured),
         _sides_of_steps,
+    ),
+    Alternative(
+        "zero by zero",
+        "NaN of a computed zero over a zero, which a rounding of each step makes an infinity",
+        "any value",
+        _may_divide_zeros,
+        _zeros_by_zeros,
     ),
     Alternative(
         "gradients of NaN",
