@@ -76,6 +76,13 @@ def test_the_derivative_of_the_logarithm_of_gamma(dtype: str) -> None:
     check("def f(x): return torch.digamma(x), torch.digamma(9 * x), torch.digamma(x.exp() * 1e3)", inputs=[x])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i32"])
+def test_the_angle_of_real_numbers(dtype: str) -> None:
+    x = tensor("x", 9, 20, dtype=dtype)
+    families = ("normal",) if dtype == "i32" else ("normal", "special_mixed", "negative_zeros")
+    check("def f(x): return torch.angle(x)", inputs=[x], families=families)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_rows_gather_their_updates(dtype: str) -> None:
     """The gradient of an embedding, where tokens repeat: no atomic additions, and the padding token's row is zero."""
@@ -99,3 +106,15 @@ def _choice(knob: str, text: str, inputs: list[object]) -> dict[str, int | str]:
     found = {each.name: 1 for each in knobs if each.name.endswith(f".{knob}")}
     assert found
     return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(q, k, v): return F.group_norm(F.scaled_dot_product_attention(q, k, v), 1)",
+        "def f(q, k, v): return F.group_norm(torch.slice_scatter(q, k, 1, 2, 14), 1) + v[:, :1]",
+    ],
+)
+def test_one_group_of_an_open_number_of_channels(text: str) -> None:
+    inputs = [tensor("q", 3, 24, 16), tensor("k", 3, 12, 16), tensor("v", 3, 12, 16)]
+    check(text, inputs=inputs, backward=True)

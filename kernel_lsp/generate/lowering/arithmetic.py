@@ -5,6 +5,7 @@ Building blocks of elementwise lowering rules.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kernel_lsp.core.dtype import DType
@@ -90,6 +91,18 @@ lowers("bitwise_and.Tensor", "bitwise_and.Scalar")(_binary("bitwise_and"))
 lowers("__lshift__")(_binary("bitwise_left_shift"))
 lowers("__rshift__")(_binary("bitwise_right_shift"))
 lowers("special_erfcx")(_unary("erfcx"))
+
+
+@lowers("angle")
+def _angle(call: Call) -> Tensor:
+    """Lower the angle of a real number: pi where it is negative, else 0; a NaN stays."""
+
+    def body(x: Scalar) -> Scalar:
+        x = cast(x, call.dtype())
+        angle = select(compare("lt", x, number(0.0, x)), number(math.pi, x), number(0.0, x))
+        return select(compare("ne", x, x), x, angle)
+
+    return elementwise(call, body, call.tensor(0))
 
 
 @lowers("add", "sub", "rsub")

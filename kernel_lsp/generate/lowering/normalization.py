@@ -108,10 +108,11 @@ def _group_norm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _grouped_shape(call: Call, source: Tensor, n_groups: int) -> Shape:
-    channels = source.shape[1].constant
-    if channels is None:
+    """Return the shape with a dim of groups. A single group has all channels, of any number."""
+    channels = source.shape[1]
+    if n_groups > 1 and channels.constant is None:
         call.fail("its number of channels must be fixed")
-    return (source.shape[0], as_index(n_groups), as_index(channels // n_groups), *source.shape[2:])
+    return (source.shape[0], as_index(n_groups), channels // as_index(n_groups), *source.shape[2:])
 
 
 def _channel(tensor: Tensor | None, index: Sequence[Index]) -> Scalar | None:
