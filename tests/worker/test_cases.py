@@ -10,6 +10,8 @@ import pytest
 
 from kernel_lsp.errors import InternalError
 from kernel_lsp.process.worker_client import CaseFiles, CaseOutput, CaseTensor, ChosenFrom
+from kernel_lsp.verify.oracle.case_store import read_expectations
+from kernel_lsp.verify.oracle.compare import compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, tensor
 from tests.worker.test_capture_graph import RMS_NORM
 
@@ -311,6 +313,20 @@ def test_extreme_inputs_say_nothing_where_pytorch_itself_is_far_off(tmp_path: Pa
         True,
         "the result at the declared dtype is mostly not finite for these inputs",
     )
+
+
+def test_ordinary_inputs_for_which_pytorch_overflows_are_judged_by_fp64(tmp_path: Path) -> None:
+    """A label-smoothed cross entropy of (4096, 32000) in f16 is infinite in PyTorch: it had no time on a GPU."""
+    text = "def f(x, y):\n    return F.cross_entropy(x, y, label_smoothing=0.1)"
+    capture_text(text, "f", inputs=[tensor("x", 4, 32000, dtype="f16"), tensor("y", 4, dtype="i64", within=(0, 32000))])
+    case = make_case("forward", {"x": (4, 32000), "y": (4,)}, "normal", tmp_path)
+    assert not case.is_degenerate
+    assert np.isinf(native_of(case, "out")).all()
+    (expected,) = read_expectations(case)
+    exact = float(expected.reference.reshape(-1)[0])
+    for found, is_right in ((exact, True), (np.inf, True), (0.9 * exact, False), (np.nan, False), (-np.inf, False)):
+        error = compare(np.full(expected.reference.shape, found, np.float16), expected, factor=2.0)
+        assert is_within_budget(error) is is_right, found
 
 
 @pytest.mark.parametrize(("code", "is_excused"), [("torch.round(x)", False), ("x.exp()", True)])
