@@ -4,6 +4,8 @@ out-of-bounds accesses and races, which only the executor detects, before the ca
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +16,7 @@ from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation, time_floor
 from kernel_lsp.gpu.specs import GpuSpec
@@ -55,6 +57,11 @@ SCREEN_LIMITS = Limits(
 MAX_SCREENED_OPERATIONS = 10 * SCREEN_LIMITS.max_instructions
 """Operations of PyTorch at the smallest size from which no screen ends within its instructions: RegNet's 1.2 billion
 did not, nor ResNet18's and EfficientNetB0's 3.5, after 9 to 30 s of a core to load them (2026-11-29)."""
+MAX_SCREENED_INSTRUCTIONS = 4 * SCREEN_LIMITS.max_instructions
+"""Instructions of a kernel's text, each once for each thread, from which no screen ends within its limit. Warps may
+have parts of their own: attention in f32 has 290 to 1400 million at the smallest size and runs half of them. Screens of
+nine candidates took 7 to 9 s each, and none had an answer (32 cores, 2026-11-30)."""
+_ENTRY = re.compile(r"\.entry (\w+)")
 ENDLESS_LIMITS = Limits(
     complete_instructions=15_000_000,
     max_instructions=4_000_000_000,
@@ -179,9 +186,24 @@ def screened_cases(plan: Plan) -> Sequence[tuple[Case, BoundOperation]]:
     return [*sorted(ordinary, key=cost)[:N_SCREEN_CASES], *several]
 
 
-def is_too_long_to_screen(task: Task, plan: Plan, gpu: GpuSpec) -> bool:
+def is_too_long_to_screen(task: Task, plan: Plan, built: Built, gpu: GpuSpec) -> bool:
     """Check whether the smallest case of a screen exceeds its instructions."""
-    return any(n_operations(task, case, gpu) > MAX_SCREENED_OPERATIONS for case, _ in screened_cases(plan)[:1])
+    return any(
+        n_operations(task, case, gpu) > MAX_SCREENED_OPERATIONS
+        or _n_written_instructions(built, bound) > MAX_SCREENED_INSTRUCTIONS
+        for case, bound in screened_cases(plan)[:1]
+    )
+
+
+def _n_written_instructions(built: Built, bound: BoundOperation) -> int:
+    """Return the instructions of the kernels' PTX, each once for each thread."""
+    starts = [(match.start(), match[1]) for match in _ENTRY.finditer(built.ptx)]
+    ends = [*(start for start, _ in starts[1:]), len(built.ptx)]
+    written = {symbol: built.ptx.count(";", start, end) for (start, symbol), end in zip(starts, ends, strict=True)}
+    return sum(
+        written.get(built.symbols[launch.kernel], 0) * launch.n_blocks * math.prod(launch.block)
+        for launch in bound.launches
+    )
 
 
 def _refused(kernel: LoadedKernel) -> Crashed | None:

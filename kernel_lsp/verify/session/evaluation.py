@@ -187,7 +187,8 @@ class Evaluation:
         ranked runs there without one, and the full check has it beside the GPU."""
         if self._by.gpu_checks is None or self._depth != "rank":
             return False
-        return any(is_too_long_to_screen(self._by.task, plan, self._by.platform.gpu) for plan in self._plans.values())
+        task, gpu = self._by.task, self._by.platform.gpu
+        return any(is_too_long_to_screen(task, plan, self._built, gpu) for plan in self._plans.values())
 
     def _first_looks(self) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate

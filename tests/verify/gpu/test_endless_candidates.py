@@ -69,11 +69,12 @@ async def test_a_small_case_that_the_screen_cuts_short_passes_when_it_ends_later
     assert not any("not screened" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("limit", "at_most"), [("MAX_SCREENED_OPERATIONS", -1), ("MAX_SCREENED_INSTRUCTIONS", 100)])
 async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_beside_its_full_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, at_most: int
 ) -> None:
     assert "executor" in (await verdict(tmp_path, depth="rank")).stages_s
-    monkeypatch.setattr(executor_checks, "MAX_SCREENED_OPERATIONS", -1)
+    monkeypatch.setattr(executor_checks, limit, at_most)
     ranked = await verdict(tmp_path, depth="rank")
     assert isinstance(ranked.outcome, Correct)
     assert "executor" not in ranked.stages_s
