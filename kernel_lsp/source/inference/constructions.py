@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from kernel_lsp.source.inference.interpreter import Interpreter, fields_of
+from kernel_lsp.source.inference.interpreter import Interpreter
+from kernel_lsp.source.inference.values import fields_of
 from kernel_lsp.source.pragma import annotation_kind
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameters_of
 

@@ -10,7 +10,6 @@ import ast
 import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from kernel_lsp.source.inference.arrays import Array, Dim, join
 from kernel_lsp.source.inference.operations import (
@@ -23,72 +22,13 @@ from kernel_lsp.source.inference.operations import (
     function_of,
     matmul,
 )
+from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
 from kernel_lsp.source.python_file import FunctionNode, PythonFile
 
 MAX_DEPTH = 12
 """Maximum calls inside of each other that are followed."""
 MAX_STATEMENTS = 3_000
 MAX_EXPONENT = 64
-
-
-class Unknown:
-    """A value that nothing is known of."""
-
-
-UNKNOWN = Unknown()
-Scope = dict[str, object]
-
-
-@dataclass(eq=False)
-class Instance:
-    """An object of a class of the project, with its attributes as its constructor sets them."""
-
-    node: ast.ClassDef
-    attributes: Scope = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of such an object, or with `owner` None a function of the file."""
-
-    owner: Instance | None
-    node: FunctionNode
-
-
-@dataclass(frozen=True)
-class Named:
-    """A name of a library, e.g. ``nn.Linear``; `on` is the tensor or module whose method it is."""
-
-    name: str
-    on: Array | Instance | None = None
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a tensor."""
-
-    array: Array
-
-
-@dataclass(frozen=True)
-class Field:
-    """An annotated attribute in the body of a class, as dataclasses declare their arguments."""
-
-    name: str
-    annotation: ast.expr | None
-    default: ast.expr | None
-
-
-def fields_of(node: ast.ClassDef) -> list[Field]:
-    """Return the fields of a dataclass, or the constants of another class, in order."""
-    found = []
-    for statement in node.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default):
-                found.append(Field(name, annotation, default))
-            case ast.Assign(targets=[ast.Name(id=name)], value=default):
-                found.append(Field(name, None, default))
-    return found
 
 
 class Returned(Exception):
@@ -256,6 +196,9 @@ class Interpreter:
                 return self._choice(self.value(test, scope), body, orelse, scope)
             case ast.Subscript(value=value, slice=index):
                 return self._item(self.value(value, scope), self.value(index, scope))
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                return {key.value: self.value(value, scope) for key, value in pairs if isinstance(key, ast.Constant)}
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 return [each for element in elements for each in self._spread(element, scope)]
             case (
@@ -342,6 +285,8 @@ class Interpreter:
             index.below = index.below or value.at(0)
         if isinstance(value, list) and isinstance(index, int) and -len(value) <= index < len(value):
             return value[index]
+        if isinstance(value, dict) and isinstance(index, str):
+            return value.get(index, UNKNOWN)
         return UNKNOWN
 
     def _call(self, node: ast.Call, scope: Scope) -> object:
@@ -412,11 +357,15 @@ class Interpreter:
             case "t", []:
                 array.set_rank(2)
                 return self._library("transpose", [array, 0, 1], {})
+        if name.endswith("_") and function_of(name) is None:
+            return array  # changed in place
         return self._library(name, [array, *positional], keywords)
 
     def _library(self, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
-        if name in ("ModuleList", "list", "tuple", "reversed"):
+        if name in ("ModuleList", "ParameterList", "list", "tuple", "reversed"):
             return positional[0] if positional else []
+        if name in ("ModuleDict", "ParameterDict", "weight_norm", "spectral_norm"):
+            return positional[0] if positional else UNKNOWN
         if name == "enumerate":
             return [[UNKNOWN, _element(positional[0])]] if positional else UNKNOWN
         if name == "Sequential":

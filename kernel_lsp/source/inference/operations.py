@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.source.inference.arrays import Array, Dim, array_of, join, match, same_shape
@@ -148,7 +148,7 @@ ELEMENTWISE = frozenset({
     "binary_cross_entropy_with_logits", "atan2", "fmod", "remainder",
 })  # fmt: skip
 CREATORS = frozenset({
-    "ones", "zeros", "empty", "randn", "rand", "full",
+    "ones", "zeros", "empty", "randn", "rand", "full", "linspace", "logspace", "eye", "arange", "tensor",
 })  # fmt: skip
 
 
@@ -161,9 +161,24 @@ def function_of(name: str) -> Function | None:
 
 def created(name: str, arguments: Sequence[object]) -> Array | None:
     """Return the tensor of `torch.ones(...)` and others, whose dims are their arguments."""
+    if name not in CREATORS or (name == "arange" and len(arguments) != 1):
+        return None
     first = arguments[0] if arguments else None
     sizes = first if isinstance(first, (list, tuple)) else arguments
-    return array_of([_int(size) for size in sizes]) if name in CREATORS else None
+    if name == "tensor":
+        sizes = list(_lengths(first))
+    elif name in ("linspace", "logspace"):
+        sizes = arguments[2:3]
+    elif name == "eye":
+        sizes = [*arguments, first][:2]
+    return array_of([_int(size) for size in sizes])
+
+
+def _lengths(values: object) -> Iterator[int]:
+    """Yield the lengths of nested lists, from outside."""
+    while isinstance(values, list):
+        yield len(values)
+        values = values[0] if values else None
 
 
 def _function(*names: str) -> Callable[[Function], Function]:

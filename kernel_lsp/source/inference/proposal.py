@@ -13,7 +13,8 @@ from kernel_lsp.core.expression import Constant, Name, free_names
 from kernel_lsp.core.task import Construction, InitArgument
 from kernel_lsp.source.inference.arrays import Array, Dim
 from kernel_lsp.source.inference.constructions import construction
-from kernel_lsp.source.inference.interpreter import UNKNOWN, Interpreter, Scope
+from kernel_lsp.source.inference.interpreter import Interpreter
+from kernel_lsp.source.inference.values import UNKNOWN, Scope
 from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, annotation_kind, tensor_item, unquoted
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
