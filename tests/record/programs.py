@@ -289,8 +289,8 @@ class Scale(torch.nn.Module):
         return x * self.weight + self.eps
 
 
-for eps in (1e-5, 1e-3, 1e-3):
-    Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4))
+for n, eps in enumerate((1e-5, 1e-3, 1e-3)):
+    Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4, requires_grad=n > 1))
 """
 LAYOUTS = """
 import torch

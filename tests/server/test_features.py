@@ -12,6 +12,7 @@ from lsprotocol import types
 from kernel_lsp.core.finding import Finding, RelatedPlace, Severity
 from kernel_lsp.core.measurement import Comparison, Measurement
 from kernel_lsp.core.profile import Advice, KernelProfile, LineProfile, ProfileReport
+from kernel_lsp.core.recording import RecordedConfiguration, RecordedTarget
 from kernel_lsp.core.verdict import BuildFailed, Correct, Crashed, KernelFacts, Unsupported, Verdict
 from kernel_lsp.server.analysis.analysis_client import Known
 from kernel_lsp.server.analysis.analysis_types import EMPTY, Analysis
@@ -20,6 +21,7 @@ from kernel_lsp.server.documents.documents import Change, Document, Documents
 from kernel_lsp.server.features.code_actions import CodeActions
 from kernel_lsp.server.features.code_lens import cuda_lenses, line_hints, profile_hints, python_lenses
 from kernel_lsp.server.features.diagnostics import check_diagnostics, diagnostics_of
+from kernel_lsp.server.features.formatting import recorded_text
 from kernel_lsp.server.features.hover import _floor_text, cuda_hover, python_hover
 from kernel_lsp.server.knowledge import Knowledge, KnownCheck, KnownEstimate, KnownProfile, NoEstimate
 from kernel_lsp.server.protocol.handshake import REWRITE_KIND, client_features
@@ -688,3 +690,10 @@ def test_a_quick_fix_leaves_what_it_says(tmp_path: Path) -> None:
     assert fixes
     assert "const float* __restrict__ x" in opened.applied(fixes[0])
     assert fixes[0].diagnostics
+
+
+def test_recorded_configurations_show_the_constructor_where_it_differs() -> None:
+    seen = tuple(RecordedConfiguration(inputs="x=f32[8]", init=init, n_calls=2) for init in ("eps=1e-6", "eps=0.1"))
+    target = RecordedTarget(share=0.5, forward_us=1, backward_us=1, n_calls=4, is_module=True, configurations=seen)
+    assert "| 2 | `x=f32[8]` | `eps=0.1` |" in recorded_text(target)
+    assert "eps" not in recorded_text(target.model_copy(update={"configurations": seen[:1]}))

@@ -354,13 +354,14 @@ class Recorder:
         init = self.inits.get(id(owner)) if owner is not None else None
         training = owner.training if owner is not None else None
         grad = self.grad_enabled()
-        requires_grad = any(getattr(value, "requires_grad", False) for value in (*args, *kwargs.values()))
-        key = (None if init is None else init[0], training, grad, requires_grad, tuple(entries))
+        if grad:
+            grad = any(getattr(value, "requires_grad", False) for value in (*args, *kwargs.values())) or (
+                owner is not None and any(parameter.requires_grad for parameter in owner.parameters())
+            )
+        key = (None if init is None else init[0], training, grad, tuple(entries))
         found = target.configurations.get(key)
         if found is None:
-            if owner is not None and grad and not requires_grad:
-                requires_grad = any(parameter.requires_grad for parameter in owner.parameters())
-            found = target.configurations[key] = Configuration(target, init, training, grad and requires_grad, entries)
+            found = target.configurations[key] = Configuration(target, init, training, grad, entries)
         return found
 
     def _is_tensor(self, value):

@@ -172,12 +172,14 @@ def recorded_text(target: RecordedTarget | None) -> str:
     n_calls = f"{target.n_calls:,} call{'s' if target.n_calls != 1 else ''}"
     of = f", `{' '.join(target.source.command)}` on {target.source.date[:10]}" if target.source is not None else ""
     head = f"Recorded: **{share_text(target)}** ({target.forward_us:.3g} us forward{backward}), {n_calls}{of}"
-    rows = [_row(configuration) for configuration in target.configurations[:MAX_LISTED]]
+    shows_init = len({configuration.init for configuration in target.configurations}) > 1
+    rows = [_row(configuration, shows_init) for configuration in target.configurations[:MAX_LISTED]]
     return "\n".join([head, "", "| calls | inputs | mode |", "|--:|---|---|", *rows]) if rows else head
 
 
-def _row(found: RecordedConfiguration) -> str:
+def _row(found: RecordedConfiguration, shows_init: bool) -> str:
     notes = [
+        _code(found.init) if shows_init and found.init else "",
         found.mode,
         "autograd" if found.grad else "",
         _code(" ".join(found.source.command)) if found.source is not None else "",
