@@ -7,14 +7,16 @@ and shown in the user's own code.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from kernel_lsp.config import FOLDER_NAME
-from kernel_lsp.engine.messages import ExtractedLines, Origin
+from kernel_lsp.config import FOLDER_NAME, find_workspace
+from kernel_lsp.engine.messages import EstimateTarget, ExtractedLines, InferInputs, Optimize, Origin
 from kernel_lsp.errors import EnvironmentProblem, TargetError
+from kernel_lsp.source.notebook import definitions_of
 
 GENERATED_FOLDER = "generated"
 
@@ -31,6 +33,15 @@ def write_generated(workspace: Path, name: str, text: str, origin: Origin) -> Pa
         message = f"a file that the run needs cannot be written: {error.strerror or error}"
         raise EnvironmentProblem(message, file=str(path), next_step="make the folder writable") from None
     return path
+
+
+def write_cells(request: Optimize | EstimateTarget | InferInputs) -> tuple[Path, str]:
+    """Write a file with the definitions of a notebook's cells; return it with the symbol."""
+    file, _, symbol = request.target.partition("::")
+    notebook = Path(os.path.abspath(request.directory / file))
+    name = re.sub(r"\W", "_", f"{notebook.stem}_{symbol}", flags=re.ASCII)
+    text = definitions_of(request.cells, str(notebook.parent))
+    return write_generated(find_workspace(request.directory), f"cells_{name}", text, Origin(file=notebook)), symbol
 
 
 def origin_of(path: Path) -> Origin:

@@ -8,6 +8,7 @@ kills everything that the job started. SIGTERM ends the job in order: its run is
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import os
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.model import Noun
+from kernel_lsp.engine.inferred import infer
 from kernel_lsp.engine.messages import (
     AnswerModel,
     InferInputs,
@@ -41,6 +43,8 @@ EXIT_OK, EXIT_ENDED = 0, 143
 NICENESS = 4
 """Scheduling priority: below the editor and its server, inherited by child processes. A job has 0.4 of the
 share of a normal process. At 10 it has 0.1: less than 4 % of a core beside five busy processes on two cores."""
+WORK = "kernel_lsp.engine.work"
+"""The module that runs, checks and estimates: importing it takes 1.5 s of a processor."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
 
 
@@ -67,6 +71,7 @@ def main() -> int:
             request = _JOB_REQUEST.validate_json(await stdin.readline())
             if isinstance(request, InferInputs):
                 write_line(stdout, await _outcome(request, calls, ahead))
+                importlib.import_module(WORK)  # while the prompt is read
                 line = await stdin.readline()
                 if not line:
                     return
@@ -87,9 +92,11 @@ def main() -> int:
 async def _outcome(request: JobRequest, calls: EditorModelCalls, ahead: StartAhead) -> RunnerLine:
     try:
         start = await ahead.of(request)
-        from kernel_lsp.engine.work import do  # heavy import, beside the worker's
-
-        result = await do(request, calls.tell, Path(os.environ["TMPDIR"]), calls.ask, start)
+        if isinstance(request, InferInputs) and start is not None:
+            result: Noun = await infer(request, calls.tell, start)
+        else:
+            do = importlib.import_module(WORK).do  # beside the worker's imports
+            result = await do(request, calls.tell, Path(os.environ["TMPDIR"]), calls.ask, start)
     except Exception as error:  # any exception ends this job only, and is reported
         sys.stderr.write(traceback.format_exc())
         return RunnerLine(error=problem_of(error))

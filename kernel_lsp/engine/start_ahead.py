@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.engine.messages import EstimateTarget, InferInputs, JobRequest, Optimize
-from kernel_lsp.errors import SettingError
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.start import SessionStart, may_use_gpu
 
@@ -26,7 +25,7 @@ class StartAhead:
 
     async def of(self, request: JobRequest) -> SessionStart | None:
         """Return the entered start of a request that captures without a GPU, else None: such a session has a start of
-        its own."""
+        its own. Raises SettingError."""
         settings = _settings_of(request)
         if settings is None or (self._start is not None and not self._is_usable(self._start, settings)):
             await self.__aexit__()
@@ -37,16 +36,16 @@ class StartAhead:
 
     @staticmethod
     def _is_usable(start: SessionStart, settings: Settings) -> bool:
-        return start.settings == settings and start.worker.is_alive
+        worker = getattr(start, "worker", None)  # unset where no interpreter was found
+        return start.settings == settings and worker is not None and worker.is_alive
 
 
 def _settings_of(request: JobRequest) -> Settings | None:
-    """Return the settings of a capture on the CPU; None where there is none."""
+    """Return the settings of a capture on the CPU; None where there is none. Raises SettingError."""
     if not isinstance(request, InferInputs | EstimateTarget | Optimize):
         return None
-    try:
-        settings = load_settings(request.directory, request.settings)
-        is_on_gpu = isinstance(request, Optimize) and (parse_device(settings.device).is_remote or may_use_gpu(settings))
-    except SettingError:
-        return None  # the job itself reports the error
-    return None if is_on_gpu else settings.model_copy(update={"device": "cpu"})
+    settings = load_settings(request.directory, request.settings)
+    may_be_on_gpu = parse_device(settings.device).is_remote or may_use_gpu(settings)
+    if isinstance(request, Optimize) and may_be_on_gpu:
+        return None
+    return settings.model_copy(update={"device": "cpu"})

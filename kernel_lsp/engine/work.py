@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,17 @@ from kernel_lsp.core.event import StageStarted
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.profile import ProfileReport
-from kernel_lsp.core.task import GraphNode, TargetSource, Task, TaskTensor, TensorType
+from kernel_lsp.core.task import GraphNode, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built, Unsupported, Verdict
 from kernel_lsp.engine.archived import run_result
 from kernel_lsp.engine.captures import CAPTURED_NAME, Captured, estimate_captured
-from kernel_lsp.engine.generated import file_of_lines, origin_of, write_generated
+from kernel_lsp.engine.generated import file_of_lines, origin_of, write_cells, write_generated
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
     EstimateTarget,
     ExtractedLines,
-    InferInputs,
-    InferredInputs,
     JobNews,
-    JobRequest,
     Optimize,
     OptimizeLines,
     Origin,
@@ -41,7 +36,6 @@ from kernel_lsp.engine.messages import (
     RunResult,
     SettingValues,
 )
-from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import SeedKernel, read_seed_kernel
 from kernel_lsp.gpu.specs import find_gpu
@@ -49,13 +43,10 @@ from kernel_lsp.llm.manual import Ask, ManualPrompt
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
-from kernel_lsp.source.call_sites import calls_elsewhere
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.extraction import OWN, SIZES, extract
-from kernel_lsp.source.inference.proposal import EXAMPLES
-from kernel_lsp.source.notebook import definitions_of
-from kernel_lsp.source.python_file import PythonFile, import_line, import_style, parse_python, read_python_file
-from kernel_lsp.source.pytorch import read_symbol, read_target
+from kernel_lsp.source.python_file import import_line, import_style, read_python_file
+from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.selection import select
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
@@ -67,11 +58,12 @@ from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
 Tell = Callable[[JobNews], None]
+Computation = Optimize | OptimizeLines | Resume | Check | ProfileKernel | EstimateTarget
 EDITOR = "editor"
 """Name in `models` for the editor's own model."""
 
 
-async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask, start: SessionStart | None = None) -> Noun:
+async def do(request: Computation, tell: Tell, scratch: Path, ask: Ask, start: SessionStart | None = None) -> Noun:
     """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
     the editor's model if the request has one; `start` is that of `StartAhead`."""
     match request:
@@ -89,9 +81,6 @@ async def do(request: JobRequest, tell: Tell, scratch: Path, ask: Ask, start: Se
             return await _profile(request, tell, scratch)
         case EstimateTarget():
             return await _estimate(request, tell, scratch, start)
-        case InferInputs():
-            assert start is not None, "an inference needs a worker"
-            return await _infer(request, tell, start)
 
 
 ESTIMATED_S = 45.0
@@ -103,7 +92,7 @@ def handle_of(request: Optimize) -> RunHandle:
     """Return the run of a target, in a file or in a notebook's cells."""
     if not request.cells:
         return _of_target(request)
-    path, symbol = _write_cells(request)
+    path, symbol = write_cells(request)
     settings = load_settings(request.directory, request.settings)
     return _of_generated(path, symbol, settings, request.settings, backward=request.backward)
 
@@ -151,15 +140,6 @@ async def _of_lines(request: OptimizeLines, tell: Tell) -> RunHandle:
     text, origin = file_of_lines(file, lines), Origin(file=file, lines=lines)
     path = write_generated(find_workspace(request.directory), lines.name, text, origin)
     return _of_generated(path, lines.name, settings, request.settings, backward=False)
-
-
-def _write_cells(request: Optimize | EstimateTarget | InferInputs) -> tuple[Path, str]:
-    """Write a file with the definitions of a notebook's cells; return it with the symbol."""
-    file, _, symbol = request.target.partition("::")
-    notebook = Path(os.path.abspath(request.directory / file))
-    name = re.sub(r"\W", "_", f"{notebook.stem}_{symbol}", flags=re.ASCII)
-    text = definitions_of(request.cells, str(notebook.parent))
-    return write_generated(find_workspace(request.directory), f"cells_{name}", text, Origin(file=notebook)), symbol
 
 
 def _of_generated(path: Path, symbol: str, settings: Settings, given: SettingValues, *, backward: bool) -> RunHandle:
@@ -217,7 +197,7 @@ async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path, start: S
     settings = load_settings(request.directory, request.settings)
     target, directory = request.target, request.directory
     if request.cells:
-        path, symbol = _write_cells(request)
+        path, symbol = write_cells(request)
         target, directory = f"{path.name}::{symbol}", path.parent
     source = read_target(target, directory)
     tell(StageStarted(message=f"capturing {request.target}"))
@@ -226,18 +206,6 @@ async def _estimate(request: EstimateTarget, tell: Tell, scratch: Path, start: S
         captured = Captured(task=task, generated=Path(source.file) if request.cells else None)
         (scratch / CAPTURED_NAME).write_text(captured.model_dump_json(), encoding="utf-8")
         return estimate_captured(captured, request.target, session.gpu)
-
-
-async def _infer(request: InferInputs, tell: Tell, start: SessionStart) -> InferredInputs:
-    file, _, symbol = request.target.partition("::")
-    path = Path(os.path.abspath(request.directory / file))
-    if request.cells:
-        path, symbol = _write_cells(request)
-    candidates = candidate_inputs(path, symbol)
-    tell(StageStarted(message=f"trying shapes for {symbol}"))
-    start.check()
-    accepted = await start.worker.try_inputs([candidate.source for candidate in candidates])
-    return InferredInputs(texts=candidates[accepted].texts)
 
 
 def _capturing(settings: Settings) -> Settings:
@@ -277,44 +245,6 @@ async def build_only(text: str, plan: LaunchPlan, settings: Settings) -> Verdict
         findings=built.warnings,
         kernels=built.kernels,
     )
-
-
-@dataclass(frozen=True)
-class CompletedTarget:
-    """A target as it reads with these pragmas."""
-
-    source: TargetSource
-    texts: tuple[str, ...]
-
-
-def candidate_inputs(path: Path, symbol: str) -> list[CompletedTarget]:
-    """Return the candidates in order of preference. Raises TargetError for a target that no pragma completes."""
-    called = symbol.partition(".")[0]
-    elsewhere = tuple((called, call) for call in calls_elsewhere(find_workspace(path.parent), path, called))
-    source = replace(read_python_file(path, str(path)), elsewhere=elsewhere)
-    candidates: dict[tuple[str, ...], CompletedTarget] = {}
-    for example in EXAMPLES:
-        try:
-            return [CompletedTarget(read_symbol(symbol, path, source, example), ())]
-        except UnknownInputsError as unknown:
-            if not unknown.pragmas:
-                raise
-            texts = tuple(text for _, text in unknown.pragmas)
-            if texts not in candidates:
-                candidates[texts] = CompletedTarget(_completed(source, path, symbol, unknown.pragmas), texts)
-    return list(candidates.values())
-
-
-def _completed(source: PythonFile, path: Path, symbol: str, pragmas: Sequence[tuple[int, str]]) -> TargetSource:
-    """Read the target with the pragmas in the text. Its line is that of the text without."""
-    lines = list(source.lines)
-    for line, text in sorted(pragmas, reverse=True):
-        indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
-        lines.insert(line - 1, f"{indent}{text}")
-    found = read_symbol(symbol, path, parse_python("\n".join(lines), str(path), origin=path))
-    definition = source.definition(symbol)
-    assert definition is not None, "a target that lacks pragmas is defined"
-    return found.model_copy(update={"line": definition.lineno})
 
 
 def extract_lines(task: Task, file: Path, symbol: str, first_line: int, last_line: int) -> ExtractedLines:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.engine.work import candidate_inputs
+from kernel_lsp.engine.inferred import candidate_inputs
 
 LAYERS = """\
 import torch
