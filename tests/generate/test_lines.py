@@ -114,3 +114,31 @@ def test_long_rows_of_16_bits_keep_no_exponentials(n: int, *, keeps: bool) -> No
     inputs = [tensor("x", 1200, n, dtype="bf16"), tensor("t", 1200, dtype="i64", within=(0, n))]
     program = plan_text("def f(x, t): return F.cross_entropy(x.float(), t)", inputs=inputs, backward=True)
     assert ("kept_exp" in program.render({"f.keeps": 0})) == keeps
+
+
+ROTATED = """
+def f(x, cos, sin):
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+"""
+
+
+@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("unroll", [1, 2])
+def test_a_block_has_parts_of_several_lines(n: int, unroll: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MIN_LINE", 64)
+    rotations = [tensor(name, 10, 32, dtype="bf16") for name in ("cos", "sin")]
+    checked = check(
+        ROTATED,
+        inputs=[tensor("x", 3, 5, 10, 32, dtype="bf16"), *rotations],
+        schedule={"f.block_lines": n, "f.vector": 8, "f.unroll": unroll, "f.threads": 64},
+        sizes=({}, {"B": 1, "C": 1}, {"B": 4, "C": 8, "H": 7}),
+    )
+    assert f"const int line = blockIdx.y * {n} + threadIdx.x / {64 // n};" in checked.text
+
+
+@pytest.mark.parametrize(("text", "n"), [(ROTATED, 8), ("def f(x, cos, sin): return x * cos[:, :1] * sin[:, :1]", 1)])
+def test_lines_that_read_the_same_operands_share_a_block(text: str, n: int) -> None:
+    rotations = [tensor(name, 2048, 128, dtype="bf16") for name in ("cos", "sin")]
+    rendered = plan_text(text, inputs=[tensor("x", 4, 32, 2048, 128, dtype="bf16"), *rotations]).realize({})
+    assert rendered.schedule["f.block_lines"] == n

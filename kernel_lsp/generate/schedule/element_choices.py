@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule
-from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, line_axis, shared_axis
+from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, by_lines, line_axis, shared_axis
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.elements.scatter import RowScatterSchedule
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ
@@ -38,6 +38,7 @@ MAX_SMALL_SHARE = 16
 LOOKUP_THREADS = 64
 """Threads of a block that reads an index first, and then a row: an embedding in bf16 took 35.8 us on an H200 with 256,
 33.6 us so, in f32 65.0 and 64.0."""
+BLOCK_LINES = (1, 2, 4, 8)
 PROBE_SERIAL = 1 << 20
 SHARED_LINES = 8
 """Lines per thread that share a pack of an operand: a layer norm of 16 rows of 16 MB took 310 us on an H200 with one,
@@ -81,7 +82,22 @@ class ElementChooser:
         if axis is not None and not pick(f"{kernel}.lines", (0, 1), 1, "a block has one line"):
             axis = None
         has_many = axis is not None and self.workload.size(product(group.shape[:axis])) >= MANY_LINES
-        return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
+        block_lines = 1
+        if axis is not None and vector > 1:
+            default_lines = self._default_block_lines(axis, threads)
+            block_lines = pick(f"{kernel}.block_lines", BLOCK_LINES, default_lines, "lines that a block has parts of")
+        return ElementwiseSchedule(
+            threads, vector, unroll, bool(streaming), axis, has_many, block_lines=block_lines
+        )
+
+    def _default_block_lines(self, axis: int, threads: int) -> int:
+        """Return the lines per block that read most of their operands from L1, where every line reads the same ones."""
+        line, group = by_lines(self.group, axis)
+        reads = set(accesses(*(store.scalar for store in group.stores)))
+        length = product(self.group.shape[axis:])
+        shared = sum(a.dtype.itemsize for a in reads if line not in a.variables and a.tensor.n_elements == length)
+        own = sum(store.tensor.dtype.itemsize for store in group.stores)
+        return 8 if shared >= own else 1
 
     def _looks_up(self) -> bool:
         """Return True if an index is read from memory."""
