@@ -143,6 +143,28 @@ async def test_candidates_that_wait_are_abandoned_once_one_is_at_the_limit(tmp_p
     assert result.winner is not None
 
 
+class TwoOperations(Device):
+    """The forward is at the speed of light, the backward takes `factor` of it; half of the time is the forward's."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(1.0, 200.0)
+        self.baseline_wait_s, self.n_slots, self.factor = 1.0, 1, factor
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        verdict = await super().verify(candidate, depth)
+        (found,) = verdict.times.values()
+        half = found.ours.model_copy(update={"time_us": found.ours.time_us / 2})
+        floors = [self.floor.model_copy(update={"time_us": half.time_us / factor}) for factor in (1.0, self.factor)]
+        both = [found.model_copy(update={"ours": half, "floor": floor}) for floor in floors]
+        return verdict.model_copy(update={"times": {"scale": both[0], "scale_backward": both[1]}})
+
+
+@pytest.mark.parametrize(("factor", "ends"), [(1.04, True), (1.09, False)])
+async def test_a_search_ends_at_the_limit_of_each_operation(factor: float, ends: bool, tmp_path: Path) -> None:
+    result = await searched(tmp_path, TwoOperations(factor), n_generations=2)
+    assert ("within 5%" in result.stopped) == ends
+
+
 @pytest.mark.parametrize(
     ("floor_us", "compile_us", "n_most", "why"),
     [

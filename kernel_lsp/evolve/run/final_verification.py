@@ -203,9 +203,13 @@ def why_stop_tuning(
 
 
 def is_at_limit(verdict: Verdict, time_us: float) -> bool:
-    """Check whether a candidate's time is so near the speed of light that no other gains anything."""
+    """Check whether a candidate's time is so near the speed of light that no other gains anything, in each of its
+    operations: gated residual's were 4.9 % from it together, its backward 8.8 % (H200, 2026-11-29)."""
     floor_us = _floor_us(verdict)
-    return floor_us is not None and time_us <= FLOOR_FACTOR * floor_us
+    if floor_us is None or time_us > FLOOR_FACTOR * floor_us:
+        return False
+    comparisons = verdict.times.values()
+    return all(each.floor is None or each.ours.time_us <= FLOOR_FACTOR * each.floor.time_us for each in comparisons)
 
 
 def is_clearly_ahead(time_us: float, verdicts: Iterable[Verdict]) -> bool:

@@ -86,9 +86,7 @@ class ElementChooser:
         if axis is not None and vector > 1:
             default_lines = self._default_block_lines(axis, threads)
             block_lines = pick(f"{kernel}.block_lines", BLOCK_LINES, default_lines, "lines that a block has parts of")
-        return ElementwiseSchedule(
-            threads, vector, unroll, bool(streaming), axis, has_many, block_lines=block_lines
-        )
+        return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many, block_lines=block_lines)
 
     def _default_block_lines(self, axis: int, threads: int) -> int:
         """Return the lines per block that read most of their operands from L1, where every line reads the same ones."""
