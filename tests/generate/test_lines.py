@@ -123,22 +123,38 @@ def f(x, cos, sin):
 """
 
 
-@pytest.mark.parametrize("n", [2, 8])
-@pytest.mark.parametrize("unroll", [1, 2])
-def test_a_block_has_parts_of_several_lines(n: int, unroll: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MIN_LINE", 64)
+@pytest.mark.parametrize(("n", "across"), [(2, 2), (2, 1), (4, 4)])
+def test_threads_of_rotations_take_several_lines(n: int, across: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "L1_BYTES", 64)
     rotations = [tensor(name, 10, 32, dtype="bf16") for name in ("cos", "sin")]
     checked = check(
         ROTATED,
         inputs=[tensor("x", 3, 5, 10, 32, dtype="bf16"), *rotations],
-        schedule={"f.block_lines": n, "f.vector": 8, "f.unroll": unroll, "f.threads": 64},
+        schedule={"f.shared_lines": n, "f.block_lines": across, "f.vector": 8, "f.threads": 64},
         sizes=({}, {"B": 1, "C": 1}, {"B": 4, "C": 8, "H": 7}),
     )
-    assert f"const int line = blockIdx.y * {n} + threadIdx.x / {64 // n};" in checked.text
+    across_text = f"(blockIdx.y * {across} + threadIdx.x / {64 // across})" if across > 1 else "blockIdx.y"
+    assert f"first_line = {across_text} * {n};" in checked.text
 
 
-@pytest.mark.parametrize(("text", "n"), [(ROTATED, 8), ("def f(x, cos, sin): return x * cos[:, :1] * sin[:, :1]", 1)])
-def test_lines_that_read_the_same_operands_share_a_block(text: str, n: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "dtype", "n"),
+    [
+        (ROTATED, "bf16", 2),
+        (ROTATED, "f32", None),
+        ("def f(x, cos, sin): return x * cos[:, :1] * sin[:, :1]", "bf16", None),
+    ],
+)
+def test_rotations_of_16_bits_share_what_all_lines_read(text: str, dtype: str, n: int | None) -> None:
+    rotations = [tensor(name, 2048, 128, dtype=dtype) for name in ("cos", "sin")]
+    rendered = plan_text(text, inputs=[tensor("x", 4, 32, 2048, 128, dtype=dtype), *rotations]).realize({})
+    assert rendered.schedule.get("f.shared_lines") == n
+    assert rendered.schedule.get("f.block_lines") == n
+
+
+def test_rotations_of_queries_and_keys_share_a_launch_of_small_blocks() -> None:
+    text = f"{ROTATED}\ndef both(q, k, cos, sin): return f(q, cos, sin), f(k, cos, sin)"
     rotations = [tensor(name, 2048, 128, dtype="bf16") for name in ("cos", "sin")]
-    rendered = plan_text(text, inputs=[tensor("x", 4, 32, 2048, 128, dtype="bf16"), *rotations]).realize({})
-    assert rendered.schedule["f.block_lines"] == n
+    heads = [tensor(name, 4, n, 2048, 128, dtype="bf16") for name, n in (("q", 32), ("k", 8))]
+    rendered = plan_text(text, symbol="both", inputs=[*heads, *rotations]).realize({})
+    assert rendered.schedule["both.block"] == 128

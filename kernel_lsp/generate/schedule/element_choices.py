@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.elements.elementwise import ElementwiseSchedule
-from kernel_lsp.generate.codegen.elements.lines import MANY_LINES, by_lines, line_axis, shared_axis
+from kernel_lsp.generate.codegen.elements.lines import (
+    MANY_LINES,
+    PACK_OF_16_BITS,
+    line_axis,
+    rotation_axis,
+    shared_axis,
+)
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.elements.scatter import RowScatterSchedule
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ
@@ -24,8 +30,14 @@ WINDOW_UNROLL = 8
 maximum pooling of 3 x 3 x 3 took 1117 us and 932 us."""
 MAX_WINDOW = 32
 """Maximum elements of a window of which a thread takes several."""
-MAX_UNROLLED_TENSORS = 5
+MAX_UNROLLED_TENSORS = 4
 """Maximum tensors of an elementwise kernel whose threads take several packs of 8."""
+FEW_THREADS = 128
+"""Threads of a block that takes packs of 8 of more tensors than those: gradients of gates in bf16 and f16 took 210.0
+and 210.9 us on an H200 by 256 threads of two packs, 209.0 and 210.0 us so."""
+ROTATED_LINES = 2
+"""Lines per thread, and threads across lines, where lines of 16 bits read as much of shared operands as they write:
+rotary embeddings took 43.2 us on an H200 by single lines, 42.3 us by four lines per block, and 41.8 us so."""
 MAX_UNROLLED_BYTES = 16
 """Maximum bytes that a pack reads for its thread to take a second one. On an H200 softplus of 6.4 GB took 3150 us with
 one and 3004 us with two, a product of int8 and a scale 59.6 and 56.5 us."""
@@ -38,7 +50,6 @@ MAX_SMALL_SHARE = 16
 LOOKUP_THREADS = 64
 """Threads of a block that reads an index first, and then a row: an embedding in bf16 took 35.8 us on an H200 with 256,
 33.6 us so, in f32 65.0 and 64.0."""
-BLOCK_LINES = (1, 2, 4, 8)
 PROBE_SERIAL = 1 << 20
 SHARED_LINES = 8
 """Lines per thread that share a pack of an operand: a layer norm of 16 rows of 16 MB took 310 us on an H200 with one,
@@ -60,19 +71,12 @@ class ElementChooser:
         group, pick = self.group, self.choices.pick_int
         widths = [1, *(width for width in (2, 4, 8) if self._can_pack(width))]
         default_width = self._default_width(widths)
-        default_threads = LOOKUP_THREADS if default_width > 1 and self._looks_up() else 256
         threads = self.threads or pick(
-            f"{kernel}.threads", (64, 128, 256, 512, 1024), default_threads, "threads per block"
+            f"{kernel}.threads", (64, 128, 256, 512, 1024), self._default_threads(default_width), "threads per block"
         )
         vector = pick(f"{kernel}.vector", widths, default_width, "neighbouring elements per thread")
-        if self.threads is None and vector > 1 and (shared := shared_axis(group, self.workload, vector)) is not None:
-            what = "lines per thread, which share the packs of an operand"
-            lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), self._default_lines(shared, vector), what)
-            if lines > 1:
-                streaming = pick(f"{kernel}.streaming", (0, 1), 0, "evict early what is used once")
-                return ElementwiseSchedule(
-                    threads, vector, lines, bool(streaming), shared, self._fits_height(shared, threads * vector), True
-                )
+        if vector > 1 and (shared := self._shared_lines(kernel, threads, vector)) is not None:
+            return shared
         axis = line_axis(group, self.workload, vector)
         default_unroll = self._default_unroll(vector)
         if axis is not None and self.workload.size(product(group.shape[axis:])) < threads * vector * default_unroll:
@@ -82,20 +86,31 @@ class ElementChooser:
         if axis is not None and not pick(f"{kernel}.lines", (0, 1), 1, "a block has one line"):
             axis = None
         has_many = axis is not None and self.workload.size(product(group.shape[:axis])) >= MANY_LINES
-        block_lines = 1
-        if axis is not None and vector > 1:
-            default_lines = self._default_block_lines(axis, threads)
-            block_lines = pick(f"{kernel}.block_lines", BLOCK_LINES, default_lines, "lines that a block has parts of")
-        return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many, block_lines=block_lines)
+        return ElementwiseSchedule(threads, vector, unroll, bool(streaming), axis, has_many)
 
-    def _default_block_lines(self, axis: int, threads: int) -> int:
-        """Return the lines per block that read most of their operands from L1, where every line reads the same ones."""
-        line, group = by_lines(self.group, axis)
-        reads = set(accesses(*(store.scalar for store in group.stores)))
-        length = product(self.group.shape[axis:])
-        shared = sum(a.dtype.itemsize for a in reads if line not in a.variables and a.tensor.n_elements == length)
-        own = sum(store.tensor.dtype.itemsize for store in group.stores)
-        return 8 if shared >= own else 1
+    def _default_threads(self, width: int) -> int:
+        if width > 1 and self._looks_up():
+            return LOOKUP_THREADS
+        return FEW_THREADS if width == PACK_OF_16_BITS and self._n_tensors() > MAX_UNROLLED_TENSORS else 256
+
+    def _shared_lines(self, kernel: str, threads: int, vector: int) -> ElementwiseSchedule | None:
+        """Return the schedule of threads that take several lines, which share the packs of an operand; None where the
+        knob has one line, or none share any."""
+        far = shared_axis(self.group, self.workload, vector) if self.threads is None else None
+        axis = far if far is not None or vector != PACK_OF_16_BITS else rotation_axis(self.group, self.workload)
+        if axis is None:
+            return None
+        pick, default = self.choices.pick_int, self._default_lines(axis, vector)
+        default = default if far is not None else min(default, ROTATED_LINES)
+        what = "lines per thread, which share the packs of an operand"
+        lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), default, what)
+        if lines == 1:
+            return None
+        side_by_side = ROTATED_LINES if far is None else 1
+        block_lines = pick(f"{kernel}.block_lines", (1, 2, 4), side_by_side, "threads of a block across lines")
+        streaming = pick(f"{kernel}.streaming", (0, 1), 0, "evict early what is used once")
+        has_many = far is not None and self._fits_height(axis, threads // block_lines * vector)
+        return ElementwiseSchedule(threads, vector, lines, bool(streaming), axis, has_many, True, block_lines)
 
     def _looks_up(self) -> bool:
         """Return True if an index is read from memory."""
@@ -130,7 +145,7 @@ class ElementChooser:
             reads = list(accesses(*(store.scalar for store in self.group.stores)))
             is_packed = all(access.mask is None for access in reads)
             is_light = vector * self._element_bytes() <= MAX_UNROLLED_BYTES
-            is_few = is_light or (vector == 8 and self._n_tensors() <= MAX_UNROLLED_TENSORS)
+            is_few = is_light or (vector == PACK_OF_16_BITS and self._n_tensors() <= MAX_UNROLLED_TENSORS)
             return 2 if is_large and is_packed and is_few else 1
         if not is_large or len(loops) > 1:
             return 1

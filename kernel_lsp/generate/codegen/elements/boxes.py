@@ -97,7 +97,7 @@ def default_box(
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
     reads = list(accesses(*(store.scalar for store in stores)))
-    if not any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in stores))):
+    if not _has_loops(stores):
         return boxes[0] if is_large else None
     steps = [_window_step(variable, reads) for variable in variables]
     if any(step > 1 for step in steps):
@@ -110,8 +110,15 @@ def default_box(
     return box if box in boxes else None
 
 
+def _has_loops(stores: Sequence[Store]) -> bool:
+    return any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in stores)))
+
+
 def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload, threads: int) -> bool:
-    """Return True if blocks that stay within a plane have few idle threads."""
+    """Return True if blocks of windows that stay within a plane have few idle threads. Blocks of pixels side by side
+    would be of different images: 8 Mi of them in f32 took 35.4 us on an H200 so, 32.6 us image after image."""
+    if not _has_loops(group.stores):
+        return False
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
     n_in_plane = workload.size(product(counts[-PLANE_AXES:]))
     n_threads = -(-n_in_plane // threads) * threads

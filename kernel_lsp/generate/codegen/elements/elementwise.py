@@ -23,6 +23,7 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.workload import Workload
 
@@ -37,7 +38,7 @@ class ElementwiseSchedule:
     `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
     a row of blocks has the dims from that axis on, and the grid's height is the others; with `has_many_lines` the other
     way round, since no number is too large for a grid's width. With `shares_lines`, a thread does a pack of each of
-    `unroll` lines instead, and loads what they share once. A block has parts of `block_lines` lines.
+    `unroll` lines instead, and loads what they share once; a block has `block_lines` times as many lines.
     """
 
     threads: int
@@ -51,13 +52,8 @@ class ElementwiseSchedule:
 
     @property
     def width(self) -> int:
-        """Return the threads of a block that share a line, or all of them."""
+        """Return the threads of a block side by side along a line."""
         return self.threads // self.block_lines
-
-    @property
-    def thread(self) -> str:
-        """Return the number of a thread within its line."""
-        return "threadIdx.x" if self.block_lines == 1 else f"threadIdx.x % {self.width}"
 
     @property
     def block(self) -> str:
@@ -85,7 +81,9 @@ def render_elementwise(
         return _render_shared_lines(scope, group, schedule, comment, workload)
     if schedule.line_axis is not None:
         line, group = by_lines(group, schedule.line_axis)
-        lines = (_open_lines(scope, schedule, line),)
+        scope.line(f"const {kernel.index_type} line = blockIdx.{'x' if schedule.has_many_lines else 'y'};")
+        scope.define(line, "line")
+        lines = (to_expression(line.extent),)
     if schedule.vector > 1:
         return _render_packed(scope, group, schedule, comment, total, lines, workload)
     n_elements = kernel.size("n", group.position.extent)
@@ -95,19 +93,8 @@ def render_elementwise(
         write_stores(_open_single(scope, schedule, "i", n_elements), group.stores)
     else:
         _write_elements(scope, schedule, group.stores, n_elements)
-    grid = schedule.grid(blocks_of(group.position.extent, schedule.width * schedule.unroll), lines)
+    grid = schedule.grid(blocks_of(group.position.extent, schedule.threads * schedule.unroll), lines)
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), grid_limits(grid))
-
-
-def _open_lines(scope: Scope, schedule: ElementwiseSchedule, line: Variable) -> Expression:
-    """Declare the line of a thread; return the grid's extent along the lines."""
-    n_lines, first = schedule.block_lines, f"blockIdx.{'x' if schedule.has_many_lines else 'y'}"
-    own = first if n_lines == 1 else f"{first} * {n_lines} + threadIdx.x / {schedule.width}"
-    scope.line(f"const {scope.kernel.index_type} line = {own};")
-    scope.define(line, "line")
-    if n_lines > 1 and divide_exactly(line.extent, as_index(n_lines)) is None:
-        scope.line(f"if (line >= {scope.kernel.size('n_lines', line.extent)}) return;")
-    return blocks_of(line.extent, n_lines)
 
 
 def grid_limits(grid: tuple[Expression, ...]) -> tuple[Expression, ...]:
@@ -128,7 +115,8 @@ def _open_single(scope: Scope, schedule: ElementwiseSchedule, name: str, limit: 
     """Declare the thread's one position; return the scope for its work."""
     type_ = scope.kernel.index_type
     cast = "(long long)" if type_ == "long long" else ""
-    scope.line(f"const {type_} {name} = {cast}{schedule.block} * {schedule.width} + {schedule.thread};")
+    thread = "threadIdx.x" if schedule.block_lines == 1 else f"threadIdx.x % {schedule.width}"
+    scope.line(f"const {type_} {name} = {cast}{schedule.block} * {schedule.width} + {thread};")
     scope.line(f"if ({name} >= {limit}) return;")
     return scope
 
@@ -141,7 +129,7 @@ def _write_elements(scope: Scope, schedule: ElementwiseSchedule, stores: Sequenc
     for store, name in zip(stores, names, strict=True):
         scope.line(f"{store.tensor.dtype.cuda_type} {name}[{schedule.unroll}];")
     cast = "(long long)" if type_ == "long long" else ""
-    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.width} + {schedule.thread}"
+    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
     with scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)") as inner:
         inner.line(f"const {type_} my_i = {position};")
         inner.line(f"const {type_} i = my_i < {limit} ? my_i : {limit} - 1;")
@@ -179,7 +167,7 @@ def _render_packed(
         multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, workload=workload)
     else:
         multiples += _write_unrolled(scope, schedule, packing, stores, limit, workload)
-    per_block = schedule.width * schedule.unroll
+    per_block = schedule.threads * schedule.unroll
     width = blocks_of(pack_extent, per_block) if n_packs is not None else blocks_of(total, per_block * vector)
     grid = schedule.grid(width, lines)
     conditions = (*divisible(total, vector), *multiple_conditions(multiples), *grid_limits(grid))
@@ -226,8 +214,10 @@ def _render_shared_lines(
     size, n_lines = kernel.size("n", total), kernel.size("n_lines", line.extent)
     scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
-    place = "x" if schedule.has_many_lines else "y"
-    scope.line(f"const {kernel.index_type} first_line = blockIdx.{place} * {schedule.unroll};")
+    first = f"blockIdx.{'x' if schedule.has_many_lines else 'y'}"
+    if schedule.block_lines > 1:
+        first = f"({first} * {schedule.block_lines} + threadIdx.x / {schedule.width})"
+    scope.line(f"const {kernel.index_type} first_line = {first} * {schedule.unroll};")
     _open_single(scope, schedule, "pack", str(int(size) // vector) if size.isdigit() else f"{size} / {vector}")
     packed = find_packed([store.scalar for store in stores], packing)
     loads = {access.digest: packing.load(scope, access) for access in packed if line not in access.variables}
@@ -240,8 +230,8 @@ def _render_shared_lines(
         known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
         multiples += write_packed(inner, packing, stores, known, workload)
     packs = packing.pack.extent
-    width = blocks_of(packs, schedule.threads) if n_packs is not None else blocks_of(total, schedule.threads * vector)
-    grid = schedule.grid(width, (blocks_of(line.extent, schedule.unroll),))
+    width = blocks_of(packs, schedule.width) if n_packs is not None else blocks_of(total, schedule.width * vector)
+    grid = schedule.grid(width, (blocks_of(line.extent, schedule.unroll * schedule.block_lines),))
     conditions = (*divisible(total, vector), *multiple_conditions(multiples), *grid_limits(grid))
     return rendered(kernel, comment, scope.lines, grid, (schedule.threads,), conditions)
 
@@ -295,7 +285,7 @@ def _open_guarded(scope: Scope, schedule: ElementwiseSchedule, limit: str) -> Sc
     type_ = scope.kernel.index_type
     cast = "(long long)" if type_ == "long long" else ""
     loop = scope.unroll(f"for (int u = 0; u < {schedule.unroll}; ++u)")
-    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.width} + {schedule.thread}"
+    position = f"({cast}{schedule.block} * {schedule.unroll} + u) * {schedule.threads} + threadIdx.x"
     loop.line(f"const {type_} pack = {position};")
     return loop.open(f"if (pack < {limit})", closes_this=True)
 

@@ -28,8 +28,11 @@ MANY_LINES = 1 << 14
 """Lines from which the grid's width has them, as its height may be too small for more. With fewer, the blocks of a line
 run side by side, which took 3 to 5 % less time on an H200."""
 MIN_SHARED_BYTES = 8 << 20
-"""Minimum bytes of an operand that lines share: rotations by 1 MB of cosines took 84 us on an H200 by single lines and
-88 us by four."""
+"""Minimum bytes of an operand that many lines share by default: rotations in f32 by 1 MB of cosines took 84 us on an
+H200 by single lines and 88 us by four."""
+PACK_OF_16_BITS = 8
+L1_BYTES = 128 << 10
+"""Maximum bytes of operands that stay in L1 from line to line."""
 LINE_SERIAL = -(1 << 20)
 """Serial number of the coordinate; fusion numbers its own from -1 down."""
 
@@ -43,9 +46,11 @@ def line_axis(group: ElementwiseGroup, workload: Workload, vector: int) -> int |
     return None
 
 
-def shared_axis(group: ElementwiseGroup, workload: Workload, vector: int) -> int | None:
-    """Return the first axis of the lines that share an operand which the caches close to an SM do not hold; None where
-    there is none. A thread that takes several lines reads the operand from the L2 cache once for all of them."""
+def shared_axis(group: ElementwiseGroup, workload: Workload, vector: int, least: int | None = None) -> int | None:
+    """Return the first axis of the lines that share an operand of at least so many bytes, by default more than the
+    caches close to an SM hold; None where there is none. A thread that takes several lines reads the operand from the
+    L2 cache once for all of them."""
+    least = MIN_SHARED_BYTES if least is None else least
     for axis in range(1, len(group.shape)):
         length, n_lines = product(group.shape[axis:]), workload.size(product(group.shape[:axis]))
         if n_lines < 2 or workload.size(length) % vector:
@@ -54,9 +59,22 @@ def shared_axis(group: ElementwiseGroup, workload: Workload, vector: int) -> int
         for access in accesses(*(store.scalar for store in lines.stores)):
             n_bytes = workload.size(access.tensor.n_elements) * access.dtype.itemsize
             is_shared = line not in access.variables and access.mask is None
-            if is_shared and n_bytes >= MIN_SHARED_BYTES and access.tensor.n_elements == length:
+            if is_shared and n_bytes >= least and access.tensor.n_elements == length:
                 return axis
     return None
+
+
+def rotation_axis(group: ElementwiseGroup, workload: Workload) -> int | None:
+    """Return the first axis of the lines of 16 bits that read as much of shared operands as they write, more than L1
+    holds for the next line; None where there is none. Rotations read cosines and sines from L2 for every head."""
+    axis = shared_axis(group, workload, PACK_OF_16_BITS, L1_BYTES)
+    if axis is None or any(store.tensor.dtype.itemsize != 2 for store in group.stores):
+        return None
+    line, lines = by_lines(group, axis)
+    reads = set(accesses(*(store.scalar for store in lines.stores)))
+    length = product(group.shape[axis:])
+    shared = sum(a.dtype.itemsize for a in reads if line not in a.variables and a.tensor.n_elements == length)
+    return axis if shared >= 2 * len(lines.stores) else None
 
 
 def by_lines(group: ElementwiseGroup, axis: int) -> tuple[Variable, ElementwiseGroup]:
