@@ -250,7 +250,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
         *(file.constant_arrays.items(), file.structure_bytes.items(), file.device_symbols),
         *(file.bound_functions, file.axis_sizes, file.allocated_sides, file.member_pointers, file.member_integers),
-        *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros),
+        *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros.items()),
         *(file.returned_values.items(), file.member_sets.items(), file.accessor_sides),
         ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
         *(types, counts_of_elements(file.parsed.text), file.grid_loops),

@@ -89,8 +89,19 @@ GRID_SIZE = re.compile(r"(?<![=!]=)(?<![=!]= )\bgridDim\b|\bgrid\w*\.(?:size|num
 """The size of a grid, in blocks or threads. A test for the last block is no loop."""
 
 
+_COUNTED = re.compile(
+    r"\bfor\s*\(\s*(?:unsigned\s+)?\w+\s+(\w+)\s*=\s*0\s*;\s*\1\s*<\s*\w+\s*;\s*(?:\+\+\1|\1\+\+)\s*\)"
+)
+"""A loop from 0, whose condition bounds no index across the grid."""
+
+
 def is_unchecked(body: str) -> bool:
-    return _CONDITION.search(body) is None and _GRID_INDEX.search(body) is not None
+    index = _GRID_INDEX.search(body)
+    if index is None or _CONDITION.search(body) is None:
+        return index is not None
+    name = re.search(r"(\w+)\s*=[^;=]*\Z", body[: index.start()])
+    is_subscript = name is not None and re.search(rf"\[[^\]]*\b{name[1]}\b", body) is not None
+    return is_subscript and _CONDITION.search(_COUNTED.sub("", body)) is None
 
 
 def checks_tail(body: str) -> bool:

@@ -200,18 +200,30 @@ def handwritten_attention(scope: Scope) -> Iterator[Hit]:
     for node, weights in products if not is_fallback else ():
         softmax = _behind(weights, scope, "softmax")
         scores = None if softmax is None else _operand(*softmax)
-        is_alone = not _is_given_out(weights, scope)
-        if softmax is not None and scores is not None and is_alone and _is_product(scores, softmax[1]):
-            yield hit(scope, node, "hand-written attention: use `F.scaled_dot_product_attention`")
+        product = None if softmax is None or scores is None else _product(scores, softmax[1])
+        if product is not None and not _is_used_besides(weights, node, scope):
+            made, where = product
+            yield hit(scope, made if where is scope else node, _HANDWRITTEN)
 
 
-def _is_given_out(weights: ast.expr, scope: Scope) -> bool:
-    """Return whether the function also returns or keeps the weights, which a fused attention does not give."""
-    for statement in scope.statements:
-        kept = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute | ast.Subscript)
-        value = getattr(statement, "value", None) if kept or isinstance(statement, ast.Return) else None
-        parts = getattr(value, "elts", [value])
-        if isinstance(weights, ast.Name) and any(isinstance(p, ast.Name) and p.id == weights.id for p in parts):
+_HANDWRITTEN = "hand-written attention: use `F.scaled_dot_product_attention`"
+
+
+def _is_used_besides(weights: ast.expr, product: ast.expr, scope: Scope) -> bool:
+    """Return whether the function returns, keeps or reads the weights, which a fused attention does not give."""
+    name = weights.id if isinstance(weights, ast.Name) else ""
+    own = {id(each) for each in nodes_of(product, ast.Name)}
+    for each in nodes_of(scope.node, ast.Name) if name else ():
+        if each.id != name or id(each) in own or not isinstance(each.ctx, ast.Load):
+            continue
+        parent = scope.parents.get(id(each))
+        is_named_again = any(
+            isinstance(statement, ast.Assign | ast.AnnAssign)
+            and name in {n.id for n in nodes_of(statement, ast.Name) if isinstance(n.ctx, ast.Store)}
+            for statement in scope.around(each)
+        )
+        is_shape = isinstance(parent, ast.Attribute) and parent.attr in ("shape", "dtype", "device", "size", "dim")
+        if not is_named_again and not is_shape:
             return True
     return False
 
@@ -372,26 +384,31 @@ def _operand(node: ast.Call, scope: Scope) -> ast.expr | None:
     return scope.operand(node)
 
 
-def _is_product(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
-    """Return whether the scores are a product with a transposed operand, which may be scaled, masked or cast."""
-    return depth < MAX_STEPS and any(_is_scores(*each, depth + 1) for each in flow.origins(node, scope))
+def _product(node: ast.expr, scope: Scope, depth: int = 0) -> tuple[ast.expr, Scope] | None:
+    """Return the product with a transposed operand that the scores are, scaled, masked or cast, and its scope."""
+    found = (_scores(*each, depth + 1) for each in flow.origins(node, scope)) if depth < MAX_STEPS else ()
+    return next((each for each in found if each is not None), None)
 
 
-def _is_scores(node: ast.expr, scope: Scope, depth: int) -> bool:
+def _scores(node: ast.expr, scope: Scope, depth: int) -> tuple[ast.expr, Scope] | None:
+    is_scores = False
     if isinstance(node, ast.BinOp):
-        is_product = isinstance(node.op, ast.MatMult)
-        return _is_transposed(node.right, scope) if is_product else _is_product(node.left, scope, depth)
-    if not isinstance(node, ast.Call):
-        return False
-    if scope.function_name(node) == "einsum":
-        return True
-    if scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
-        return _is_transposed(node.args[2], scope)
-    if scope.function_name(node) in _PRODUCTS:
+        if not isinstance(node.op, ast.MatMult):
+            return _product(node.left, scope, depth)
+        is_scores = _is_transposed(node.right, scope)
+    elif not isinstance(node, ast.Call):
+        return None
+    elif scope.function_name(node) == "einsum":
+        is_scores = True
+    elif scope.dotted(node.func) == "torch.baddbmm" and len(node.args) > 2:
+        is_scores = _is_transposed(node.args[2], scope)
+    elif scope.function_name(node) in _PRODUCTS:
         first = _operand(node, scope)
-        return any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
-    operand = _operand(node, scope) if _called(node, scope) in (*_PASSED, *_SCALES) else None
-    return operand is not None and _is_product(operand, scope, depth)
+        is_scores = any(_is_transposed(given, scope) for given in (*scope.arguments(node), first) if given is not None)
+    elif _called(node, scope) in (*_PASSED, *_SCALES):
+        operand = _operand(node, scope)
+        return None if operand is None else _product(operand, scope, depth)
+    return (node, scope) if is_scores else None
 
 
 def _is_transposed(node: ast.expr, scope: Scope) -> bool:

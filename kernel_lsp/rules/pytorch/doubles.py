@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
-from kernel_lsp.rules.pytorch.parsing import children_of
+from kernel_lsp.rules.pytorch.parsing import children_of, nodes_in
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -103,8 +103,28 @@ def _kept_in_double(scope: Scope) -> Iterator[Hit]:
         match statement:
             case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="self"))], value=ast.Call() as value):
                 is_moved = flow.called_name(value) in ("to", "cuda") or keyword(value, "device") is not None
-                if is_moved and _is_double(value, scope):
+                if is_moved and _is_double(value, scope) and not _is_accumulator(statement.targets[0], value, scope):
                     yield hit(scope, statement, message)
+
+
+_ACCUMULATES = re.compile(r"(?:index_|scatter_)?add_|index_put_|lerp_|addcmul_")
+
+
+def _is_accumulator(target: ast.expr, value: ast.Call, scope: Scope) -> bool:
+    """Return whether an attribute starts at zero and a method of its class adds to it: a sum that is kept accurate."""
+    owner = None if scope.function is None else scope.function.owner
+    if owner is None or flow.called_name(value) not in ("zeros", "zeros_like", "new_zeros"):
+        return False
+    scope.is_followed = True
+    name = ast.unparse(target)
+    for node in nodes_in(owner):
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target).partition("[")[0] == name:
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changed = ast.unparse(node.func.value)
+            if _ACCUMULATES.fullmatch(node.func.attr) and re.match(rf"{re.escape(name)}(?!\w)", changed):
+                return True
+    return False
 
 
 def _is_double(node: ast.expr, scope: Scope, depth: int = 0) -> bool:

@@ -103,11 +103,14 @@ def outputs_of_layer(logits: ast.expr, scope: Scope) -> int:
         if not isinstance(node, ast.Call):
             return 0
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        sizes = []
         for each in nodes_of(scope.module.tree, ast.Assign):
             match each:
                 case ast.Assign(targets=[ast.Name(id=said) | ast.Attribute(attr=said)], value=ast.Call() as made):
                     if said == name and scope.dotted(made.func).endswith("nn.Linear") and len(made.args) > 1:
-                        return largest_number(made.args[1]) or _number_of_file(made.args[1], scope)
+                        sizes.append(largest_number(made.args[1]) or _number_of_file(made.args[1], scope))
+        if sizes:
+            return min(sizes)
         if not isinstance(node.func, ast.Attribute):
             return 0
         node = node.func.value
@@ -115,7 +118,9 @@ def outputs_of_layer(logits: ast.expr, scope: Scope) -> int:
 
 
 def _number_of_file(node: ast.expr, scope: Scope) -> int:
-    """Return the value of a name that the file, or this function, sets to a number."""
+    """Return the value of a name that the file, or this function, sets to a number, or of a field of a class."""
+    if isinstance(node, ast.Attribute):
+        return _value_of_field(node.attr, scope)
     value = scope.definition(node)
     values = _values_of_file(node.id, scope) if isinstance(value, ast.Name) and isinstance(node, ast.Name) else [value]
     return largest_number(*values[:1])
@@ -163,19 +168,26 @@ def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
             is_known = bool(values) and (isinstance(values[0], ast.Constant) or name not in ast.unparse(values[0]))
             return _number(values[0], init, scope) if is_known else 0
         case ast.Attribute(attr=name):
-            classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
-            for field in (field for each in classes for field in each.body):
-                match field:
-                    case ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value))) if said == name:
-                        return value
-                    case ast.Assign(targets=[ast.Name(id=said)], value=ast.Constant(value=int(value))) if said == name:
-                        return value
+            return _value_of_field(name, scope)
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return _number(left, init, scope) * _number(right, init, scope)
         case ast.BinOp(left=left, op=ast.LShift(), right=ast.Constant(value=int(shift))):
             return _number(left, init, scope) << min(shift, 30)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=_):
             return _number(left, init, scope)
+    return 0
+
+
+def _value_of_field(name: str, scope: Scope) -> int:
+    """Return the number that a class of the file sets a field to; 0 if none does."""
+    classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
+    for field in (field for each in classes for field in each.body):
+        match field:
+            case (
+                ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value)))
+                | ast.Assign(targets=[ast.Name(id=said)], value=ast.Constant(value=int(value)))
+            ) if said == name:
+                return value
     return 0
 
 

@@ -152,7 +152,8 @@ def unfused_optimizer(scope: Scope) -> Iterator[Hit]:
         for body, loop, names, caller in bodies:
             found = find(body, loop, names)
             if found is not None:
-                yield hit(scope, caller or found, message)
+                is_whole = find is _update_by_gradient  # the loop is to be replaced, and each of its updates
+                yield hit(scope, caller or (loop.iter if is_whole else found), message)
                 break
 
 

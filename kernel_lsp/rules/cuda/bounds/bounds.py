@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.borders import before_the_border, beyond_the_row
-from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, unguarded_coordinates
+from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, sum_terms, unguarded_coordinates
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.model import Function
@@ -91,7 +91,8 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
     if not unchecked:
         yield from (hit(file, access, _UNCHECKED) for access in islice(unguarded_coordinates(kernel), 1))
         return
-    first = next((node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked)), None)
+    found = (node for node in _indexed_by_number(kernel) if _is_global_access(kernel, node, unchecked))
+    first = next((node for node in found if not _is_of_whole_tiles(kernel, node)), None)
     if first is not None:
         yield hit(file, first, _UNCHECKED, *_bound_fix(kernel, first))
 
@@ -164,8 +165,14 @@ def _checked_one_too_far(kernel: Function) -> Iterator[Node]:
         left, right = kernel.variable(inner.child_by_field_id(fields.LEFT)), inner.child_by_field_id(fields.RIGHT)
         is_size = kernel.variable(right) in kernel.parameters and kernel.operator(inner) == "<="
         used = (kernel.variable(index.named_children[0]) for index in _indices_in(kernel, branch))
-        if left is not None and is_size and any(variable is left for variable in used):
+        is_counted = left is not None and is_size and not _starts_at_one(kernel, left)
+        if is_counted and any(variable is left for variable in used):
             yield inner
+
+
+def _starts_at_one(kernel: Function, index: Variable) -> bool:
+    """Return whether an index is one more than the thread's, as of arrays with an element before the first."""
+    return any(kernel.constant(term) == 1 for term in sum_terms(kernel, index.value))
 
 
 def _left_one_too_late(kernel: Function) -> Iterator[Node]:
@@ -176,7 +183,9 @@ def _left_one_too_late(kernel: Function) -> Iterator[Node]:
             continue
         for part in _alternatives(kernel, _condition_of(branch)):
             size = kernel.variable(part.child_by_field_id(fields.RIGHT))
+            index = kernel.variable(part.child_by_field_id(fields.LEFT))
             is_late = kernel.operator(part) == ">" and size is not None and size in kernel.parameters
+            is_late = is_late and index is not None and not _starts_at_one(kernel, index)
             if is_late and _grid_index(kernel, part) & used:
                 yield part
 
@@ -272,6 +281,20 @@ def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -
     if meaning not in cache:
         cache[meaning] = _has_number_along(kernel, indices, dims)
     return cache[meaning]
+
+
+def _is_of_whole_tiles(kernel: Function, access: Node) -> bool:
+    """Return whether the kernel knows the elements of one block alone, and the access is at one that no size moves:
+    ``out[blockIdx.x * 128 + threadIdx.x]`` beside rows at ``in + blockIdx.x * n``."""
+    sizes = {each.name for each in kernel.parameters if each.is_integer and not _SEED.search(each.name)}
+    is_of_block = all(re.search(rf"blockIdx\.[xyz]\)?\s*\*\s*(?:\w+\s*\*\s*)?{name}\b", kernel.text) for name in sizes)
+    indices = access.child_by_field_id(fields.INDICES)
+    return (
+        is_of_block
+        and indices is not None
+        and "blockDim" not in kernel.text
+        and sizes.isdisjoint(_names_behind(kernel, indices))
+    )
 
 
 def _has_number_along(kernel: Function, index: Node, dims: frozenset[str]) -> bool:

@@ -140,10 +140,11 @@ def _may_be_last(kernel: Function, index: Variable, distance: int) -> bool:
     step = growth(kernel, index.name_node) if index.value is None else growth(kernel, index.value)
     if not isinstance(step, int) or step < 1:
         return False
-    return step <= distance or any(_is_uniform_term(kernel, term) for term in _terms(kernel, index.value))
+    return step <= distance or any(_is_uniform_term(kernel, term) for term in sum_terms(kernel, index.value))
 
 
-def _terms(kernel: Function, node: Node | None) -> Iterator[Node]:
+def sum_terms(kernel: Function, node: Node | None) -> Iterator[Node]:
+    """Yield the terms of a sum, last first; the node itself if it is none."""
     while node is not None:
         node = bare(node)
         if node.type != "binary_expression" or kernel.operator(node) != "+":
@@ -151,7 +152,7 @@ def _terms(kernel: Function, node: Node | None) -> Iterator[Node]:
             return
         right = node.child_by_field_id(fields.RIGHT)
         if right is not None:
-            yield from _terms(kernel, right)
+            yield from sum_terms(kernel, right)
         node = node.child_by_field_id(fields.LEFT)
 
 

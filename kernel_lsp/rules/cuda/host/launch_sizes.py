@@ -98,10 +98,13 @@ def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
         return ""
     (threads_of, blocks), (grid_of, grids) = axes(function, parts[1]), axes(function, parts[0])
     for axis, grid in enumerate(grids):
-        quotient = (
-            _of_caller(grid_of, _quotient(grid_of, grid)) if grid_of is not function else _quotient(function, grid)
-        )
-        if quotient is None or axis >= len(blocks):
+        if axis >= len(blocks):
+            break
+        if grid_of is not function:
+            quotient = _of_caller(grid_of, _quotient(grid_of, grid))
+        else:
+            quotient = _quotient(function, grid) or _quotient_of_macro(function, grid, blocks[axis])
+        if quotient is None:
             continue
         left, right, text = quotient
         n, threads = known_value(function, left), known_value(threads_of, blocks[axis])
@@ -198,6 +201,21 @@ def _quotient(function: Function, node: Node, depth: int = 0) -> tuple[Node, Nod
 _PLAIN = ("identifier", "number_literal", "field_expression")
 
 
+_MACRO_QUOTIENT = re.compile(r"[\s(]*(\w+)[\s)]*/[\s(]*(\w+)[\s)]*")
+
+
+def _quotient_of_macro(function: Function, node: Node, threads: Node) -> tuple[Node, Node, str] | None:
+    """Return the quotient that a macro of the file stands for, by an argument or by the threads of the launch."""
+    parameters, text = function.file.macros.get(function.callee(node), (None, ""))
+    found = _MACRO_QUOTIENT.fullmatch(text)
+    if found is None or parameters is None:
+        return None
+    given = dict(zip(parameters, function.arguments(node), strict=False))
+    left = given.get(found[1])
+    right = given.get(found[2]) or (threads if function.source(threads) == found[2] else None)
+    return None if left is None or right is None else (left, right, "/")
+
+
 def _factors(function: Function, node: Node) -> set[str]:
     """Return the texts of the factors of a product of names and numbers; an empty set for any other expression."""
     factors = product_of(function, node)
@@ -215,8 +233,13 @@ def _of_caller(callee: Function, quotient: tuple[Node, Node, str] | None) -> tup
 
 
 def _is_converted_name(function: Function, node: Node) -> bool:
-    """Return whether the node is ``(int)n``, or ``x.numel()``."""
-    return re.fullmatch(r"\(\w+\)\s*\w+|\w+\.(?:numel|size)\(\w*\)", function.source(node)) is not None
+    """Return whether the node is ``(int)n``, ``x.numel()``, or a method's result that a launch gets as well."""
+    text = function.source(node)
+    if re.fullmatch(r"\(\w+\)\s*\w+|\w+\.(?:numel|size)\(\w*\)", text) is not None:
+        return True
+    is_method = node.type == "call_expression" and re.fullmatch(r"\w+(?:\.|->)\w+\(\)", text) is not None
+    given = (function.source(each) for call in launches_in(function) for each in function.arguments(call))
+    return is_method and _ROUNDING_CALL.search(text) is None and text in given
 
 
 _VECTOR_CAST = re.compile(r"reinterpret_cast<\s*(?:const\s+)?\w+([24])\s*\*>|\((?:const\s+)?\w+([24])\s*\*\)")
@@ -277,9 +300,16 @@ def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
         return ""
     quotient = _quotient(function, parts[0])
     is_padded = quotient is not None and _is_rounded(function, *quotient[:2], known_value(function, quotient[1]))
-    if is_padded or known_value(function, parts[0]) is not None:
+    if is_padded or known_value(function, parts[0]) is not None or _counts_elements(function, parts[0]):
         return ""
     return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
+
+
+def _counts_elements(function: Function, grid: Node) -> bool:
+    """Return whether a grid's name is a factor of another size: arrays have the elements of whole blocks."""
+    name = function.source(grid)
+    factor = rf"\b{name}\s*\)?\s*\*|\*\s*(?:\([\w\s:]+\)\s*)?(?:static_cast<[^<>]*>\()?{name}\b"
+    return grid.type == "identifier" and re.search(factor, function.text) is not None
 
 
 _SPACES = re.compile(r"\s*([-+*/(),])\s*")

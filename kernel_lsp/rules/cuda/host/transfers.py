@@ -200,11 +200,14 @@ def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: in
 
 
 def _member_pointer(function: Function, node: Node) -> Variable | None:
-    """Return the pointer that is a member, if one structure of the file alone has one of its name."""
+    """Return the pointer that is a member: of its owner's structure, or the only member of its name in the file."""
     name = re.split(r"\.|->", function.source(node))[-1].strip()
     if node.type not in ("identifier", "field_expression") or function.named(name):
         return None
-    known = [members[name] for members in function.file.members.values() if name in members]
+    owner = function.variable(node.child_by_field_id(fields.ARGUMENT)) if node.type == "field_expression" else None
+    structures = function.file.members
+    inside = structures.get(structure_name(owner.element)) if owner is not None else None
+    known = [members[name] for members in ([inside] if inside else structures.values()) if name in members]
     return known[0] if len(known) == 1 and known[0].is_pointer else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -137,7 +138,7 @@ def _is_wide(function: Function, node: Node | None, depth: int = 0) -> bool:
         return False
     if node.type == "identifier":
         variable = function.variable(node)
-        return variable is not None and variable.is_wide_integer
+        return function.source(node) in _counters(function) if variable is None else variable.is_wide_integer
     if node.type == "subscript_expression":
         array = function.variable(node.child_by_field_id(fields.ARGUMENT))
         return array is not None and (array.is_pointer or array.is_array) and type_facts(array.type_text).is_wide
@@ -148,6 +149,25 @@ def _is_wide(function: Function, node: Node | None, depth: int = 0) -> bool:
         return node.type == "sizeof_expression" or function.callee(node).endswith((".numel", ".size", ".stride"))
     inside = node.named_children if node.type in ("binary_expression", "parenthesized_expression") else []
     return any(_is_wide(function, child, depth + 1) for child in inside)
+
+
+def _counters(function: Function) -> frozenset[str]:
+    """Return the 64-bit counters that macros of the file declare by an argument: ``KERNEL_LOOP(i, n) { ... }``."""
+    cache = function.caches.setdefault("counters", {})
+    if not cache:
+        cache[""] = frozenset(_counters_in(function))
+    return cache[""]
+
+
+def _counters_in(function: Function) -> Iterator[str]:
+    for name, (parameters, text) in function.file.macros.items():
+        for place, parameter in enumerate(parameters or ()):
+            if name in function.text and re.search(rf"\bfor\s*\(\s*{_WIDE}\s+{parameter}\s*=", text):
+                uses = re.finditer(rf"\b{name}\s*\(([^();{{}}]*)", function.text)
+                yield from (given[place].strip() for use in uses if place < len(given := use[1].split(",")))
+
+
+_WIDE = r"(?:const\s+)?(?:std::)?(?:u?int64_t|size_t|ptrdiff_t|(?:unsigned\s+)?long\s+long)"
 
 
 def _cast_target(function: Function, node: Node) -> str:

@@ -89,6 +89,8 @@ class Caller(Calculator):
             return unknown()
         if name.startswith("atomic") and given:
             return self._atomic(name, given)
+        if name in ("__pipeline_commit", "__pipeline_wait_prior") or self._copied(name, given):
+            return unknown()
         known = self._known_call(node, function, name, given)
         if known is not None:
             return known
@@ -121,6 +123,20 @@ class Caller(Calculator):
                 place.memory.is_set = True
             self.access(place, "atomic" if "CAS" not in name and "Exch" not in name else "lock", given[0], values[-1])
         return Value(None, DATA | ELECTED, True)
+
+    def _copied(self, name: str, given: list[Node]) -> bool:
+        """Record the elements that a thread copies to shared memory, which its own wait orders for itself alone."""
+        size = self.value(given[2]).number if name == "__pipeline_memcpy_async" and len(given) == 3 else None
+        base = self.value(given[0]) if size is not None else UNKNOWN
+        is_known = base.memory is not None and base.number is not None and not base.origins
+        if not is_known or base.memory is None or not isinstance(size, int) or size % base.memory.width:
+            return False
+        self.value(given[1])
+        for element in range(size // base.memory.width):
+            place = self._at(replace(base, dims=()), Value(element), given[0])
+            if isinstance(place, Place):
+                self.access(place, "write", given[0])
+        return True
 
     def _known_call(self, node: Node, function: Node | None, name: str, given: list[Node]) -> Value | None:
         last = name.rpartition("::")[2]
