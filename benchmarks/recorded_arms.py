@@ -151,11 +151,13 @@ def write_prompts(asked: Asked, task: RecordedTask, folder: Path) -> None:
 
 
 def keep(asked: Asked, task: RecordedTask, folder: Path) -> None:
-    """Keep the replies as recordings, and their kernels, without outcomes as yet."""
+    """Keep the replies that were written as recordings, and their kernels, without outcomes as yet."""
     kept: dict[str, tuple[list[RecordedReply], list[dict[str, Any]]]] = {arm: ([], []) for arm in ARMS}
     for arm, number, request, parent in requests(asked, task.name):
-        text = (folder / f"{task.name}.{arm}" / f"reply_{number}.txt").read_text()
-        replied = Replied(model="manual", text=text)
+        path = folder / f"{task.name}.{arm}" / f"reply_{number}.txt"
+        if not path.is_file():
+            continue
+        replied = Replied(model="manual", text=path.read_text())
         parsed = parse_rewrite(replied)
         replies, kernels = kept[arm]
         replies.append(RecordedReply(key=request.key, model="manual", request=request, outcome=replied))

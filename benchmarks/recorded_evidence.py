@@ -178,21 +178,22 @@ def mean_over(gains: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Arm:
-    """The replies of one task and arm, by prompt. `gains` are as those of `Replies`, over the fastest kernel shown."""
+    """The replies of one task and arm. `gains` are as those of `Replies`, by prompt, over the fastest kernel shown."""
 
     task: str
     name: str
     n_correct: int
-    gains: tuple[float, ...]
+    gains: dict[int, float]
 
 
 def read_arm(path: Path) -> Arm:
-    """Read one file of kernels, in the order of its prompts."""
-    kernels = sorted(json.loads(path.read_text()), key=lambda kernel: int(kernel["slot"]))
-    right = [each["outcome"] == "correct" and bool(each["time_us"]) for each in kernels]
-    ratios = [each["best_before_us"] / each["time_us"] if ok else 1.0 for each, ok in zip(kernels, right, strict=True)]
+    """Read one file of kernels."""
+    kernels = json.loads(path.read_text())
+    gains = dict.fromkeys((int(kernel["slot"]) for kernel in kernels), 0.0)
+    right = [kernel for kernel in kernels if kernel["outcome"] == "correct" and kernel["time_us"]]
+    gains |= {each["slot"]: max(0.0, math.log(each["best_before_us"] / each["time_us"])) for each in right}
     task = path.name.removesuffix(".kernels.json").rsplit(".", 1)[0]
-    return Arm(task, _strategy(path), sum(right), tuple(max(0.0, math.log(ratio)) for ratio in ratios))
+    return Arm(task, _strategy(path), len(right), gains)
 
 
 def print_arms(found: Sequence[Arm]) -> None:
@@ -200,18 +201,20 @@ def print_arms(found: Sequence[Arm]) -> None:
     if not found:
         return
     print("\nreplies to the same kernels shown in several ways; speed-up over the fastest one shown, geometric mean")
-    tasks = sorted({each.task for each in found})
     for name in (BASE_ARM, *ARMS):
         arms = [each for each in found if each.name == name]
-        gains = [gain for each in arms for gain in each.gains]
+        gains = [gain for each in arms for gain in each.gains.values()]
         n_faster = sum(gain > 0 for gain in gains)
         counts = f"correct {share(sum(each.n_correct for each in arms), len(gains))}, faster {n_faster}"
-        by_task = ", ".join(f"{each.task} {math.exp(statistics.fmean(each.gains)):.3f}x" for each in arms)
+        by_task = ", ".join(f"{each.task} {math.exp(statistics.fmean(each.gains.values())):.3f}x" for each in arms)
         print(f"{name:<11}{math.exp(statistics.fmean(gains)):.3f}x over {len(gains)} prompts ({by_task}), {counts}")
-    by_key = {(each.task, each.name): each.gains for each in found}
+    base = {each.task: each.gains for each in found if each.name == BASE_ARM}
     for name, title in ARMS.items():
-        pairs = [[a - b for a, b in zip(by_key[t, name], by_key[t, BASE_ARM], strict=True)] for t in tasks]
-        print(f"{title} against {BASE_ARM}: {difference(pairs)}")
+        arms = [each for each in found if each.name == name and each.task in base]
+        pairs = [[each.gains[n] - base[each.task][n] for n in each.gains if n in base[each.task]] for each in arms]
+        kept = [task for task in pairs if task]
+        if kept:
+            print(f"{title} against {BASE_ARM}, {sum(map(len, kept))} pairs: {difference(kept)}")
 
 
 def difference(pairs: Sequence[Sequence[float]]) -> str:

@@ -92,13 +92,13 @@ def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None]) -
 def test_evidence_pairs_the_replies_to_the_same_kernels(tmp_path: Path) -> None:
     for task in ("a", "b"):
         write_arm(tmp_path, task, "ordered", [50.0, 25.0])
-        write_arm(tmp_path, task, "random", [100.0, 50.0])  # half the speed-up in every pair
+        write_arm(tmp_path, task, "random", [100.0])  # half the speed-up; the second reply is missing
         write_arm(tmp_path, task, "no_profile", [25.0, 50.0])  # twice and half: the same mean
     shown = evidence(tmp_path)
     assert "ordered    2.828x over 4 prompts (a 2.828x, b 2.828x)" in shown
-    assert "random order against ordered: 0.500x over prompts [0.500, 0.500]" in shown
+    assert "random order against ordered, 2 pairs: 0.500x over prompts [0.500, 0.500]" in shown
     assert "[0.500, 0.500]: an effect" in shown
-    assert "without a profile against ordered: 1.000x over prompts [0.500, 2.000]" in shown
+    assert "without a profile against ordered, 4 pairs: 1.000x over prompts [0.500, 2.000]" in shown
     assert "[0.500, 2.000]: no effect that they can show" in shown
 
 
@@ -109,4 +109,4 @@ def test_evidence_keeps_the_shown_kernel_where_a_reply_is_incorrect_or_slower(tm
     shown = evidence(tmp_path)
     assert "random     1.000x over 2 prompts (a 1.000x), correct 1 of 2" in shown
     assert "faster 0" in shown
-    assert "random order against ordered: 0.500x" in shown
+    assert "random order against ordered, 2 pairs: 0.500x" in shown
