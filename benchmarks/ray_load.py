@@ -208,7 +208,8 @@ def serve_nodes(given: argparse.Namespace) -> None:
 
     draw = random.Random(given.seed)
     head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    node = {"num_cpus": 0, "num_gpus": -(-given.slots // given.nodes), "object_store_memory": STORE_BYTES}
+    n_processors = (os.cpu_count() or 1) // given.nodes  # a node starts as many actors at once
+    node = {"num_cpus": n_processors, "num_gpus": -(-given.slots // given.nodes), "object_store_memory": STORE_BYTES}
     nodes = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(given.nodes):
         nodes.add_node(**node)

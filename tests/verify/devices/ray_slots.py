@@ -48,13 +48,15 @@ async def slots(
     cluster: RayCluster, folder: Path, n_slots: int, python: Path | None = None
 ) -> AsyncIterator[list[GpuDevice]]:
     """Return the devices of a cluster's first slots, each with a process for every candidate."""
-    devices = []
-    for number in range(n_slots):
+
+    async def start(number: int) -> GpuDevice:
         slot, own = cluster.slot(number), folder / f"slot-{number}"
         slot.python = str(python or slot.python)
         own.mkdir()
-        worker_slot = GpuSlot(lambda slot=slot: RemoteWorker(slot, FRESH), 0, own, StubCompiler(), renews=True)
-        devices.append(await GpuDevice(worker_slot, lock_directory=own).__aenter__())
+        worker_slot = GpuSlot(lambda: RemoteWorker(slot, FRESH), 0, own, StubCompiler(), renews=True)
+        return await GpuDevice(worker_slot, lock_directory=own).__aenter__()
+
+    devices = await asyncio.gather(*map(start, range(n_slots)))
     try:
         yield devices
     finally:
