@@ -16,8 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kernel_lsp.config import load_settings
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis, synthesize
-from kernel_lsp.worker.synthesis.compose import draw_task
+from kernel_lsp.worker.synthesis.compose import Step, draw_task, task_text
 from kernel_lsp.worker.synthesis.crawl import find_uses, function_arguments, module_arguments, resolve_operator
+from kernel_lsp.worker.synthesis.tensors import Operand
 from kernel_lsp.worker.synthesis.trace import describe_graph
 
 NAMES = ("torch.nn.Conv2d", "torch.nn.GroupNorm", "torch.nn.functional.gelu", "torch.add", "torch.amax", "torch.log")
@@ -45,6 +46,17 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def draw(catalogue: dict[str, Any], index: int) -> dict[str, Any]:
     sizes = {"elements": [4096, 65536], "max_flops": 1e9, "max_operators": 5}
     return draw_task({"catalogue": catalogue["path"], "seed": 3, "index": index, **sizes})
+
+
+def test_the_target_of_a_loss_is_not_learned() -> None:
+    own = Operand((8,), "normal", is_parameter=True)
+    loss = entry("torch.nn.SoftMarginLoss")
+    step = Step.of("h1", loss, "x", {}, {"target2": own}, {"target": "target2"})
+    text = task_text([("x", Operand((4, 8), "normal"))], [step], "a test")
+    space: dict[str, Any] = {}
+    exec(text, space)
+    space["Model"]()(torch.randn(4, 8))  # has no gradient for the target: a parameter would raise
+    assert "target2" in dict(space["Model"]().named_buffers())
 
 
 def traced(call: Any, *shapes: tuple[int, ...]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from .crawl import resolve_operator
 from .tensors import NORMAL, POSITIVE, RANGES, Operand, call_operator, draw_call, meta_values
 
 INDENT = " " * 8
+TARGET = "target"
+"""The argument of a loss that is compared with."""
 IMPORTS = {"nn.": "from torch import nn", "F.": "import torch.nn.functional as F"}
 
 
@@ -44,7 +46,12 @@ class Step:
         names: dict[str, str],
     ) -> Step:
         """Return the step that calls an operator. `operands` are by name in the text, `names` by argument."""
-        constructor = [_parameter(each, given) for each, given in operands.items() if given.is_parameter]
+        target = names.get(TARGET)  # some losses have no gradient for it
+        constructor = [
+            _own_tensor(each, given, is_learned=each != target)
+            for each, given in operands.items()
+            if given.is_parameter
+        ]
         spelled = {each: f"self.{each}" if given.is_parameter else each for each, given in operands.items()}
         settings = [f"{key}={value!r}" for key, value in scalars.items()]
         if entry["kind"] == "module":
@@ -91,8 +98,9 @@ def task_text(inputs: Sequence[tuple[str, Operand]], steps: Sequence[Step], orig
     return "\n".join(lines) + "\n"
 
 
-def _parameter(name: str, operand: Operand) -> str:
-    return f"self.{name} = torch.nn.Parameter(torch.randn{operand.shape!r} * {operand.scale})"
+def _own_tensor(name: str, operand: Operand, *, is_learned: bool) -> str:
+    values = f"torch.randn{operand.shape!r} * {operand.scale}"
+    return f"self.{name} = torch.nn.Parameter({values})" if is_learned else f"self.register_buffer({name!r}, {values})"
 
 
 def _input(name: str, operand: Operand) -> str:
