@@ -17,7 +17,7 @@ from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttentio
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Variable, as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Operation, Scalar, accesses, rewrite
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, rewrite, transformed
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
@@ -83,9 +83,12 @@ class _Finder:
         self._workload, self._level = workload, level
         self._results = {output.tensor: output.name for output in forward.outputs}
         self._outputs = [output.tensor for output in backward.outputs]
+        inputs = forward.inputs.values()
+        self._bytes_of_largest = max((workload.size(t.n_elements) * t.dtype.itemsize for t in inputs), default=1)
         self._largest = max((workload.size(tensor.n_elements) for tensor in forward.inputs.values()), default=1)
         own, found = _Contents(forward), _Contents(backward)
-        self._known = {content: tensor for tensor in reversed(live) if (content := own.of(tensor)) is not None}
+        offered = [*live, *filter(is_place_in_window, forward.tensors)]
+        self._known = {content: tensor for tensor in reversed(offered) if (content := own.of(tensor)) is not None}
         self._equal = {tensor: self._known.get(found.of(tensor) or b"") for tensor in of_backward}
         self._behind, self._direct = _behind(of_backward), set[Tensor]()
         """The second are what the gradients read themselves, converted or not: PyTorch has saved it."""
@@ -154,11 +157,38 @@ class _Finder:
         reductions, n_inputs = self._behind[tensor]
         if isinstance(tensor.definition, Buffer):
             return False
+        if is_place_in_window(tensor):
+            return n_elements * MIN_SHARE <= self._bytes_of_largest and _reads_inputs(tensor)
         if equal in self._results:
             return tensor in self._direct and (bool(reductions) or n_inputs > 1)
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
         return self._level == PRODUCTS and _n_terms(tensor, self._workload) is not None
+
+
+def _with_common_taps(scalar: Scalar) -> Scalar:
+    """Return a loop over variables that are the same in each graph, by the places they have in it; others as they
+    are."""
+    if not isinstance(scalar, Loop):
+        return scalar
+    taps = [Variable("tap", place, variable.extent) for place, variable in enumerate(scalar.loop_variables)]
+    replacements = {old: as_index(new) for old, new in zip(scalar.loop_variables, taps, strict=True)}
+    operands = (operand.substitute(replacements) for operand in scalar.operands)
+    return Loop(scalar.kind, tuple(taps), scalar.dtype, *operands)
+
+
+def is_place_in_window(tensor: Tensor) -> bool:
+    """Return True for the bytes that say which element of its window a maximum is."""
+    body = tensor.definition.body if isinstance(tensor.definition, Pointwise) else None
+    while isinstance(body, Operation) and body.name == "cast":
+        body = body.operands[0]
+    return tensor.dtype == DType.U8 and isinstance(body, Loop) and body.kind == "window_argmax"
+
+
+def _reads_inputs(tensor: Tensor) -> bool:
+    """Return True if all that the tensor reads lies in memory before the forward, or is a view of that."""
+    read = (access.tensor for access in accesses(*scalars_of(tensor.definition)))
+    return all(isinstance((_copied(each) or each).definition, Buffer) for each in read)
 
 
 def _n_terms(tensor: Tensor, workload: Workload) -> int | None:
@@ -225,7 +255,7 @@ class _Contents:
         alike = rewrite(body, self._stand_in).substitute({old: as_index(new) for old, new in places.items()})
         sizes = [size.digest for size in tensor.shape]
         ends = [domain.index(variable) for variable in reduced]
-        return digest_of("tensor", kind, tensor.dtype.value, ends, *sizes, alike.digest)
+        return digest_of("tensor", kind, tensor.dtype.value, ends, *sizes, transformed(alike, _with_common_taps).digest)
 
     def _stand_in(self, access: Access) -> Scalar:
         """Return the read of a tensor that is called by its content."""

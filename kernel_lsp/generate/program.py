@@ -216,6 +216,7 @@ def is_structural(knob: Knob) -> bool:
         "launches",
         "place",
         "attention",
+        "windows",
     )
 
 

@@ -13,7 +13,6 @@ from kernel_lsp.generate.codegen.products.thread_rows import may_go_by_thread_ro
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
-from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import (
@@ -22,7 +21,6 @@ from kernel_lsp.generate.ir.tensor import (
     Definition,
     LogSums,
     Reduction,
-    Scatter,
     Tensor,
     pattern_of,
 )
@@ -40,12 +38,23 @@ from kernel_lsp.generate.library import (
 )
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.recomputed import pick_recomputed
 from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.split_choice import fill_by_register_tiles, parts_of_register_tiles, suits_thread_rows
+from kernel_lsp.generate.schedule.scatter_choice import pick_gathered
+from kernel_lsp.generate.schedule.split_choice import (
+    MAX_SKINNY,
+    MAX_SPLIT_PRODUCTS,
+    MIN_SKINNY_TERMS,
+    MIN_SPLIT_TERMS,
+    fill_by_register_tiles,
+    parts_of_register_tiles,
+    suits_thread_rows,
+)
 from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure_rewriter import StructurePlan
 from kernel_lsp.generate.sums import find_moments, flat_sum, with_pointwise_inlined
+from kernel_lsp.generate.window_gradients import WindowChoice, defined_by, pick_windows
 
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
@@ -59,10 +68,6 @@ MIN_KEYS = 8
 """Minimum keys of an attention in one kernel: with two, six layers took 589 us for 979 on an H200 by products."""
 MIN_REGISTER_TILE = 4
 """Minimum rows and columns of a contraction for tiles in registers."""
-MIN_SPLIT_TERMS = 32
-MAX_SPLIT_PRODUCTS = 1 << 26
-"""Maximum products of a contraction whose products threads and clusters share: 64 Mi take 132 multiprocessors 2.3 us,
-so the time until all of them have work dominates."""
 MIN_RESULTS_PER_MULTIPROCESSOR = 1024
 """Minimum results of all parts per multiprocessor for a large product by tiles: a tile of 128 x 64 is shared by at most
 8 blocks. (256, 524288) x 256 in one part took 4755 us on an H200 so, and 1300 in the library."""
@@ -72,18 +77,11 @@ LIBRARY_FROM_PRODUCTS = 1 << 30
 LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
 cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
-MAX_SKINNY = 16
-"""Maximum rows of an f32 product, such as that of dequantized weights, whose sums stay in registers: (16, 4096) x 11008
-took 123 us on an H200 so, 300 us on tensor cores and 160 us in the library; VGG16, whose classifier has 10 rows, took
-4172 us so and 9304 us by tiles."""
-MIN_SKINNY_TERMS = 1024
 MAX_REPEATED_TERMS = 4096
 """Maximum terms of a reduction to one value that every block may compute for itself: 16 KB, a few loads per thread."""
 MAX_REPEATED_BY_DEFAULT = 1024
 """Maximum terms for which that is the default: with 4096 labels a cross entropy's gradient took 252 us so on an H200,
 and 223 with a launch of its own."""
-MIN_GATHERED_ELEMENTS = 1 << 20
-"""Minimum elements of updates that rows gather by default: below, another launch costs more than atomic additions."""
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
 
 
@@ -92,7 +90,8 @@ def plan_structure(lowered: LoweredGraph, choices: Choices, workload: Workload, 
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
     rows = RowSplits(workload, live)
-    planner = _Planner(choices, workload, operation, live, frozenset(outputs), rows)
+    windows = pick_windows(lowered.window_gradients, live, choices, workload, operation)
+    planner = _Planner(choices, workload, operation, live, frozenset(outputs), rows, windows)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     for family in find_gradients(live, lowered.attention):
@@ -111,10 +110,12 @@ def plan_structure(lowered: LoweredGraph, choices: Choices, workload: Workload, 
         tuple(planner.attentions),
         tuple(planner.gradients),
         tuple(planner.libraries),
-        tuple(tensor for tensor in remaining if planner.gathers_rows(tensor)),
+        tuple(pick_gathered(remaining, planner)),
         tuple(planner.flat),
         tuple(planner.of_lines),
         tuple(planner.joined),
+        tuple(pick_recomputed(remaining, planner)),
+        tuple(windows),
     )
 
 
@@ -126,6 +127,7 @@ class _Planner:
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
     rows: RowSplits
+    windows: Sequence[WindowChoice]
     contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
     splits: list[tuple[Tensor, int]] = field(default_factory=list)
     inlined: list[Tensor] = field(default_factory=list)
@@ -201,7 +203,7 @@ class _Planner:
         """Return the definitions of what attentions and their gradients compute."""
         called = {tensor: plan.view for tensor, plan in self.libraries}
         gradients = dict(entry for family in self.gradients for entry in family.definitions.items())
-        return {**dict(self.attentions), **called, **gradients}
+        return {**dict(self.attentions), **called, **gradients, **defined_by(self.windows)}
 
     def _suits_library(self, attention: Attention | AttentionGradient) -> bool:
         """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
@@ -255,17 +257,6 @@ class _Planner:
         is_flat = self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
         self.flat += [(tensor, found)] if is_flat else []
         return bool(is_flat)
-
-    def gathers_rows(self, tensor: Tensor) -> bool:
-        """Return True if rows gather their updates: many of them, atomic additions to a tensor past the L2 cache wait
-        for memory twice."""
-        definition = tensor.definition
-        if not isinstance(definition, Scatter) or not n_whole_dims(tensor, definition):
-            return False
-        name = f"{self.operation}.{self.names.take(tensor.name)}"
-        n_updates = self._size(product(variable.extent for variable in definition.variables))
-        is_worth_it = n_updates >= MIN_GATHERED_ELEMENTS
-        return bool(self.choices.pick_int(f"{name}.gathered", (0, 1), int(is_worth_it), "rows gather their updates"))
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Decide between a kernel of its own and a recomputation by every block, which saves a launch, for a small
@@ -363,12 +354,14 @@ class _Planner:
             return "library" if plan is not None and is_few else "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
+        is_split = count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             offered = self._parts_offered(tensor, definition)
             fills = fill_by_register_tiles(tensor, definition, offered, self.workload)
-            has_tiles = min(n_rows, n_columns) >= MIN_REGISTER_TILE
-            return "register_tiles" if has_tiles and (fills or run_along(factors, definition.reduced)) else "rows"
-        if count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices:
+            if min(n_rows, n_columns) >= MIN_REGISTER_TILE and (fills or run_along(factors, definition.reduced)):
+                return "register_tiles"
+            return "split_warps" if is_split else "rows"
+        if is_split:
             return "split_warps"
         suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
         if n_terms <= MAX_DIRECT_TERMS and not (suits_tensor_cores and are_matrices and contraction.batch_axes):

@@ -29,6 +29,7 @@ from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.reduction import count_of
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.sums import Moments, find_moments
+from kernel_lsp.generate.window_gradients import WindowChoice
 
 
 @dataclass
@@ -214,6 +215,8 @@ class StructurePlan:
     flat: tuple[tuple[Tensor, Reduction], ...] = ()
     of_lines: tuple[Tensor, ...] = ()
     joined: tuple[Tensor, ...] = ()
+    recomputed: tuple[Tensor, ...] = ()
+    windows: tuple[WindowChoice, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -230,6 +233,8 @@ class StructurePlan:
             tuple(tensor.digest for tensor, _ in self.flat),
             tuple(tensor.digest for tensor in self.of_lines),
             tuple(tensor.digest for tensor in self.joined),
+            tuple(tensor.digest for tensor in self.recomputed),
+            tuple((family.grad.digest, family.tensors[0].digest, channels) for family, channels in self.windows),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
@@ -251,9 +256,13 @@ class StructurePlan:
         for family in self.gradients:
             rewriter.new_tensors += [family.statistics] if family.statistics is not None else []
             rewriter.definitions.update(family.definitions)
+        for windows, channels in self.windows:
+            sums = windows.parts(channels)
+            rewriter.new_tensors.append(sums)
+            rewriter.definitions.update(windows.definitions(sums, channels))
         for tensor, plan in self.libraries:
             rewriter.new_tensors.append(plan.result)
             rewriter.definitions[tensor] = plan.view
         tensors = (*lowered.tensors, *rewriter.new_tensors)
-        sets = map(frozenset, (self.inlined, self.everywhere, self.joined))
+        sets = map(frozenset, ((*self.inlined, *self.recomputed), self.everywhere, self.joined))
         return Structure(tensors, rewriter.definitions, *sets)

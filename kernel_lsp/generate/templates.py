@@ -39,7 +39,7 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
     is_valid_thread_rows,
     thread_row_comment,
 )
-from kernel_lsp.generate.codegen.routines import order, recurrence, selection
+from kernel_lsp.generate.codegen.routines import order, recurrence, selection, window_gradients
 from kernel_lsp.generate.codegen.routines.order import (
     leading_capacity,
     render_leading,
@@ -49,6 +49,7 @@ from kernel_lsp.generate.codegen.routines.order import (
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
+from kernel_lsp.generate.codegen.routines.window_gradients import render_window_gradients
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
@@ -352,6 +353,9 @@ class GroupRenderer:
         return RenderedGroup(render_row_scatter(link, gather, group, found, comment))
 
     def _routine(self, group: RoutineGroup, name: str) -> RenderedGroup:
+        if group.routine.kind == window_gradients.KIND:
+            kernel = self.new_kernel(name, window_gradients.LOCAL_NAMES)
+            return RenderedGroup((render_window_gradients(kernel, group.tensor, group.routine, self.workload),))
         kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
         layer = Recurrence(group.tensor, group.routine)
         values = [blocks for blocks in (8, 4, 2, 1) if layer.is_valid(blocks, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import Launch, LaunchPlan, LibraryStep
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.plan.renaming import given_by_forward
@@ -142,3 +143,31 @@ def test_an_attention_keeps_one_value_a_query() -> None:
     program = plan_text("def f(q, k, v): return F.scaled_dot_product_attention(q, k, v)", inputs=inputs, backward=True)
     (kept,) = parse_or_raise(program.render({}), "kernel.cu").forward.kept
     assert len(kept.dims) == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [("F.max_pool2d(x, 2)", (2, 3, 9, 12)), ("F.max_pool2d(x, 2)", (2, 3, 8, 7)), ("F.max_pool1d(x, 4)", (2, 3, 19))],
+)
+def test_a_pooling_keeps_the_place_of_each_maximum_in_a_byte(call: str, shape: tuple[int, ...]) -> None:
+    families = ("normal", "small_integers", "tied_rows", "special_nan", "minus_inf_rows")
+    inputs, sizes = [tensor("x", *shape)], ({}, {"B": 1, "C": 5})
+    checked = check(f"def f(x): return {call}", inputs=inputs, backward=True, families=families, sizes=sizes)
+    assert given(checked.plan) == ["chosen"]
+    assert checked.plan.forward.kept[0].dtype == DType.U8
+    assert "x" not in taken(checked.plan)
+
+
+def test_places_in_windows_are_kept_with_the_loops_of_another_graph_before_them() -> None:
+    text = "def f(y, x): return F.avg_pool2d(y, 3), F.max_pool2d(x, 2)"
+    checked = check(text, inputs=[tensor("y", 2, 3, 9, 9), tensor("x", 2, 3, 8, 8)], backward=True)
+    assert given(checked.plan) == ["chosen"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["F.max_pool2d(x, 3, 2)", "F.max_pool2d(x, 2, padding=1)", "F.max_pool2d(x.relu(), 2)", "F.avg_pool2d(x, 2)"],
+)
+def test_places_are_not_kept_of_windows_that_overlap_or_are_computed(call: str) -> None:
+    program = plan_text(f"def f(x): return {call}", inputs=[tensor("x", 2, 3, 16, 16)], backward=True)
+    assert given(parse_or_raise(program.realize({}).text, "kernel.cu")) == []

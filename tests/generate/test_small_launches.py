@@ -60,9 +60,25 @@ def test_split_products_in_batches() -> None:
 
 @pytest.mark.parametrize("mode", ["each", "together", "cooperative", None])
 def test_gradients_of_a_linear_layer_share_launches(mode: str | None) -> None:
-    schedule = {"linear_backward.launches": mode} if mode else {}
+    schedule: dict[str, str | int] = {"linear_backward.launches": mode} if mode else {}
+    schedule["linear_backward.chosen.inlined"] = 0
     checked = check(LINEAR, symbol="Linear", inputs=[tensor("x", 9, 96)], schedule=schedule, backward=True)
     assert launches(checked) == {"each": 4, "cooperative": 1}.get(mode or "", 2)
+
+
+def test_small_products_compute_an_elementwise_factor_where_they_stage_it() -> None:
+    inputs, families = [tensor("x", 9, 96)], ("normal", "special_nan")
+    checked = check(LINEAR, symbol="Linear", inputs=inputs, families=families, sizes=[{}, {"B": 40}], backward=True)
+    assert launches(checked) == 1
+    assert checked.plan.backward is not None
+    assert not checked.plan.backward.scratch
+
+
+def test_large_products_read_a_stored_factor() -> None:
+    text = "def f(x, w): return F.relu(x) @ w"
+    program = plan_text(text, inputs=[tensor("x", 1024, 1024), tensor("w", 1024, 1024)])
+    assert not any(knob.name.endswith(".inlined") for knob in program.realize({}).knobs)
+    assert "// scratch: " in program.realize({}).text
 
 
 @pytest.mark.parametrize("way", ["direct", "rows", "tiled", "split_warps"])
@@ -112,7 +128,7 @@ def test_a_convolution_and_its_pooling_in_boxes(box: str, planes: int) -> None:
 
 @pytest.mark.parametrize(("height", "planes"), [(8, 1), (9, 0)])
 def test_boxes_load_rows_of_windows_and_store_rows_of_results_in_packs(height: int, planes: int) -> None:
-    schedule: dict[str, str | int] = {"f.box": "1x1x1x2", "f_backward.box": "1x1x2x2"}
+    schedule: dict[str, str | int] = {"f.keeps": 0, "f.box": "1x1x1x2", "f_backward.box": "1x1x2x2"}
     for name in ("f", "f_backward"):
         schedule |= {f"{name}.packs": 1, f"{name}.planes": planes}
     checked = check(
@@ -141,7 +157,8 @@ def test_sums_over_rows_ride_along_with_the_rows(n_rows: int) -> None:
 
 
 def test_windows_that_do_not_overlap_compare_taps_instead_of_positions() -> None:
-    checked = check(POOL, inputs=[tensor("x", 2, 3, 8, 10)], backward=True, families=["normal", "tied_rows"])
+    inputs, families = [tensor("x", 2, 3, 8, 10)], ["normal", "tied_rows"]
+    checked = check(POOL, inputs=inputs, backward=True, families=families, schedule={"f.keeps": 0})
     backward = checked.text.rpartition("__global__")[2]
     assert "kh * 2 + kw" in backward
 

@@ -49,11 +49,13 @@ class Routine:
 
     Kinds: ``ascending`` and ``descending`` (the places of the elements of each row of the operand, sorted; as many as
     the result's last dim); ``lstm``, ``gru``, ``tanh`` and ``relu``, alone or with ``_reversed`` (the states of a
-    recurrent layer).
+    recurrent layer); ``window_gradients`` (the sums of each block of `codegen.routines.window_gradients`, whose numbers
+    are `settings`).
     """
 
     kind: str
     operands: tuple[Tensor, ...]
+    settings: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
 )
 from kernel_lsp.generate.names import identifier
+from kernel_lsp.generate.window_gradients import WindowRecords
 
 Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]
@@ -71,6 +72,7 @@ class Builder:
         self.settled: set[str] = set()
         """Numbers of the caller that a rule needs as constants."""
         self.tensors: list[Tensor] = []
+        self.windows = WindowRecords()
         self._n_variables = 0
         self._node: GraphNode | None = None
 

@@ -12,6 +12,7 @@ from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.windows import AxisGeometry
+from kernel_lsp.generate.window_gradients import Convolution
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 
@@ -26,10 +27,11 @@ def contract(
     name: str = "",
     library: LibraryCall | None = None,
     phases: Callable[[tuple[Variable, ...]], Phases] | None = None,
+    item: int = 0,
 ) -> Tensor:
-    """Return a contraction in the accumulation type of the call's first result."""
+    """Return a contraction in the accumulation type of a result of the call."""
     return call.builder.contraction(
-        accumulation_dtype(call.dtype()),
+        accumulation_dtype(call.dtype(item)),
         shape,
         reduced_shape,
         factors,
@@ -181,6 +183,11 @@ class _Convolution:
             call.integer(first + 5, "groups", 1),
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Return True for two spatial dims without strides, dilation and groups."""
+        return self.stride == self.dilation == (1, 1) and self.groups == 1
+
     def library(self, source: Tensor, weight: Tensor, shape: Shape) -> LibraryCall:
         """Return the library call of the plain convolution of these tensors."""
         none_added = (0,) * len(self.stride)
@@ -228,7 +235,10 @@ def _convolution(call: Call) -> Tensor:
         total = transposed_convolution(call, source, weight, geometry, call.shape()[2:])
     else:
         total = plain_convolution(call, source, weight, geometry, call.shape()[2:])
-    return _with_bias(call, total, bias, 1)
+    result = _with_bias(call, total, bias, 1)
+    if geometry.is_plain and not bool(call.raw(6, "transposed")):
+        call.builder.windows.convolutions[result] = Convolution(source, weight, bias, geometry.padding)
+    return result
 
 
 def plain_convolution(call: Call, source: Tensor, weight: Tensor, geometry: _Convolution, spatial: Shape) -> Tensor:
@@ -395,7 +405,13 @@ def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
         results[1] = _weight_gradient(call, pixels, positions, weight, geometry)
     if wanted[2]:
         results[2] = _bias_gradient(call, grad)
-    return tuple(tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results))
+    of_source, of_weight, of_bias = (
+        tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results)
+    )
+    if geometry.is_plain and not is_transposed:
+        convolution = Convolution(source, weight, None, geometry.padding)
+        call.builder.windows.convolution_gradients(grad, convolution, (of_source, of_weight, of_bias))
+    return of_source, of_weight, of_bias
 
 
 def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tensor, geometry: _Convolution) -> Tensor:
@@ -412,7 +428,7 @@ def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tens
         return Access(positions, (k[0], index[0] * rows_per_group + index[1], *k[1:])), pixel
 
     axes = ((0,), (1,), tuple(range(2, 3 + n_spatial)))
-    total = contract(call, shape, (positions.shape[0], *positions.shape[2:]), factors, axes, name="grad_weight")
+    total = contract(call, shape, (positions.shape[0], *positions.shape[2:]), factors, axes, name="grad_weight", item=1)
     return call.builder.reshaped(total, weight.shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
@@ -31,6 +32,11 @@ from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.reduction import mean_over
 from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
+from kernel_lsp.generate.window_gradients import WINDOW
+
+Taps = tuple[Variable, ...]
+MAX_PLACES = 256
+"""Maximum elements of a window whose places a byte numbers."""
 
 
 @lowers("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
@@ -39,17 +45,19 @@ def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
     n_spatial = n_spatial_of(call)
     window = Window.of(call, n_spatial, 1, has_dilation=True)
     source = call.tensor(0)
-    out = _window_extreme(call, source, window, 0)
+    taps = taps_of(call, window.size)
+    out = _window_extreme(call, source, window, taps)
+    if _is_apart(window):
+        _window_argument(call, source, window, taps, call.shape(0), by_tap=True)  # for a backward that is given it
     if "with_indices" not in call.node.op:
         return out
-    return out, _window_argument(call, source, window, call.shape(1), by_tap=False)
+    return out, _window_argument(call, source, window, taps, call.shape(1), by_tap=False)
 
 
-def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Tensor:
+def _window_extreme(call: Call, source: Tensor, window: Window, taps: Taps) -> Tensor:
     """Return the largest element of each window. Positions out of bounds never win."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
-    taps = taps_of(call, window.size)
     lowest = identity_of("max", source.dtype)
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -57,15 +65,14 @@ def _window_extreme(call: Call, source: Tensor, window: Window, item: int) -> Te
         value = guarded(is_inside(at, spatial), Access(source, (*index[:-n_spatial], *at)), lowest)
         return Loop("max", taps, source.dtype, value)
 
-    return call.builder.pointwise(call.dtype(item), call.shape(item), body)
+    return call.builder.pointwise(call.dtype(0), call.shape(0), body)
 
 
-def _window_argument(call: Call, source: Tensor, window: Window, shape: Shape, *, by_tap: bool) -> Tensor:
-    """Return the flat position of each window's maximum, in the window with `by_tap`, else in the input's spatial dims:
-    the last NaN, else the first of equals. `shape` is that of the windows."""
+def _window_argument(call: Call, source: Tensor, window: Window, taps: Taps, shape: Shape, *, by_tap: bool) -> Tensor:
+    """Return the flat position of each window's maximum, in a byte and in the window with `by_tap`, else in the input's
+    spatial dims: the last NaN, else the first of equals. `shape` is that of the windows."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
-    taps = taps_of(call, window.size)
 
     def body(index: tuple[Index, ...]) -> Scalar:
         at = window.at(index[-n_spatial:], positions(taps))
@@ -76,18 +83,24 @@ def _window_argument(call: Call, source: Tensor, window: Window, shape: Shape, *
         position = select(inside, index_value(place), integer(-1))
         return Loop("window_argmax", taps, DType.I64, value, position)
 
-    return call.builder.pointwise(DType.I64, shape, body, name="chosen" if by_tap else "indices")
+    dtype, name = (DType.U8, "chosen") if by_tap else (DType.I64, "indices")
+    return call.builder.pointwise(dtype, shape, body, name=name)
+
+
+def _is_apart(window: Window) -> bool:
+    """Return True if windows lie side by side and a byte numbers the places of one."""
+    is_side_by_side = window.size == window.stride and not any(window.padding) and set(window.dilation) == {1}
+    return is_side_by_side and prod(window.size) <= MAX_PLACES
 
 
 def _are_own(indices: Tensor, source: Tensor, window: Window) -> bool:
     """Return True if the indices are the maxima of windows of `source` that do not overlap."""
     definition = indices.definition
     loop = definition.body if isinstance(definition, Pointwise) else None
-    is_apart = window.size == window.stride and not any(window.padding) and set(window.dilation) == {1}
     if not (isinstance(loop, Loop) and loop.kind == "window_argmax"):
         return False
     is_same = [tap.extent.constant for tap in loop.loop_variables] == list(window.size)
-    return is_apart and is_same and {access.tensor for access in accesses(loop)} == {source}
+    return _is_apart(window) and is_same and {access.tensor for access in accesses(loop)} == {source}
 
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
@@ -106,7 +119,10 @@ def _max_pool_backward(call: Call) -> Tensor:
 
     # The tap is a constant of the thread's loop; a position in the input is not.
     is_own = _are_own(indices, source, window)
-    chosen_tap = _window_argument(call, source, window, indices.shape, by_tap=True) if is_own else None
+    chosen_tap = None
+    if is_own:
+        of_window = taps_of(call, window.size)
+        chosen_tap = _window_argument(call, source, window, of_window, indices.shape, by_tap=True)
 
     def body(index: tuple[Index, ...]) -> Scalar:
         inner = index[-n_spatial:]
@@ -115,7 +131,7 @@ def _max_pool_backward(call: Call) -> Tensor:
         if chosen_tap is None:
             chosen, own = guarded(inside, Access(indices, at), integer(-1)), ravel(inner, spatial)
         else:
-            chosen = guarded(inside, Access(chosen_tap, at), integer(-1))
+            chosen = guarded(inside, cast(Access(chosen_tap, at), DType.I64), integer(-1))
             own = ravel([inner[i] - out[i] * window.stride[i] for i in range(n_spatial)], sizes)
         is_chosen = compare("eq", chosen, index_value(own))
         value, zero = cast(Access(grad, at), dtype), number(0, Constant(0.0, dtype))
@@ -123,7 +139,10 @@ def _max_pool_backward(call: Call) -> Tensor:
             return Loop("sum", taps, dtype, select(is_chosen, guarded(inside, value, zero), zero))
         return Loop("sum", taps, dtype, guarded(both(inside, is_chosen), value, zero))
 
-    return call.builder.pointwise(call.dtype(), source.shape, body)
+    result = call.builder.pointwise(call.dtype(), source.shape, body)
+    if is_own and window.size == WINDOW:
+        call.builder.windows.poolings[result] = (grad, source)
+    return result
 
 
 @lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")

@@ -32,6 +32,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN, RULES, Builder, Call, Shape
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.names import identifier
+from kernel_lsp.generate.window_gradients import WindowGradients
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class LoweredGraph:
     """Inputs that a forward computes for this backward, by name."""
     attention: KeptAttention | None = None
     """Tensors that the forward keeps of an attention for this backward."""
+    window_gradients: tuple[WindowGradients, ...] = ()
 
 
 def lower_graph(
@@ -89,7 +91,10 @@ def lower_graph(
     numbers, settled = frozenset(builder.taken), frozenset(builder.settled)
     given_names = frozenset(builder.given)
     inputs |= builder.given
-    return LoweredGraph(inputs, tuple(builder.tensors), outputs, sizes, returns, numbers, settled, given_names)
+    tensors, families = tuple(builder.tensors), tuple(builder.windows.found)
+    return LoweredGraph(
+        inputs, tensors, outputs, sizes, returns, numbers, settled, given_names, window_gradients=families
+    )
 
 
 @lru_cache(maxsize=1)

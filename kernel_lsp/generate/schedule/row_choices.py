@@ -28,6 +28,7 @@ from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_limits import (
     CACHED_COLUMN_BLOCK,
     COLUMN_WAVES,
+    FEW_COLUMNS,
     HELD,
     L2_BYTES,
     LARGE_BYTES,
@@ -236,6 +237,8 @@ class RowChooser:
         """Return the best schedule for rows side by side."""
         vector = self._default_row_pack()
         n_rows, n_columns = self._n_rows // vector, self.n_columns
+        if self.threads is not None and vector == 1 and 0 < n_columns <= FEW_COLUMNS:
+            return RowSchedule(1, min(self.threads, COLUMN_WIDTHS[-1]), 1, False)
         lanes = 1
         most, per_lane = (8, 4) if vector == 8 else (16, 16)
         while (

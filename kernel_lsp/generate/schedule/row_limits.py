@@ -36,6 +36,8 @@ MIN_PACKS_OF_ROWS = 64
 LARGE_PACKED_BYTES = 8 << 20
 """LARGE_BYTES for packs of rows side by side: gradients of a rotary embedding in bf16, of 67 and 17 MB, took 111.4 us
 on an H200 where single elements made the smaller sums, 80.4 with packs of 8 by 16 lanes, 73.6 by 8."""
+FEW_COLUMNS = 8
+"""Maximum columns that one thread of a shared launch adds up: more threads would wait at barriers for a load each."""
 COLUMN_WAVES = 8
 """Minimum blocks per multiprocessor for wider blocks with rows side by side."""
 MAX_KEPT_EXPONENTIALS = 16384
