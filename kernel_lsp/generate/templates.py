@@ -17,7 +17,7 @@ from kernel_lsp.generate.codegen.attention import (
 )
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
-from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes
+from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes, whole_sizes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
@@ -127,6 +127,8 @@ SHARED_TILES = {
 """Tiles of a contraction that shares a launch, by its block size."""
 MIN_PACKED_BOXES = 1 << 19
 """Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
+FLAT_THREADS = 256
+"""Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle."""
 
 
 @dataclass(frozen=True)
@@ -431,12 +433,17 @@ class GroupRenderer:
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
-        default_threads = self.threads or (fitting or [128])[0]
+        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
+        is_flat = is_worth_it and bool(whole_sizes(group, self.workload))
+        default_threads = self.threads or (FLAT_THREADS if is_flat else (fitting or [128])[0])
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
         )
         planes = pick(
-            f"{kernel.name}.planes", (0, 1) if len(box) > 2 else (0,), int(threads in fitting), "blocks in planes"
+            f"{kernel.name}.planes",
+            (0, 1) if len(box) > 2 else (0,),
+            int(threads in fitting and not is_flat),
+            "blocks in planes",
         )
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
         packs = pick(f"{kernel.name}.packs", (0, 1), int(is_worth_it), "rows of boxes and windows are loads of packs")

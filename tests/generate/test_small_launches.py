@@ -141,7 +141,26 @@ def test_boxes_load_rows_of_windows_and_store_rows_of_results_in_packs(height: i
     )
     assert "packs<4>(x +" in checked.text
     assert "*packs<2>(grad_x + " in checked.text
-    assert "// where: W % 4 == 0\n// where: W // 2 % 2 == 0\n// launch: f<" in checked.text
+    assert "// where: W // 2 % 2 == 0\n// launch: f<" in checked.text
+    assert ("// where: H % 2 == 0" in checked.text) == (height % 2 == 0)
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+@pytest.mark.parametrize(("height", "width"), [(8, 12), (7, 12), (8, 10), (6, 9)])
+def test_windows_that_cover_an_image_take_one_division(height: int, width: int, keeps: int) -> None:
+    schedule: dict[str, str | int] = {"f.keeps": keeps, "f.box": "1x1x1x2", "f_backward.box": "1x1x2x2"}
+    for name in ("f", "f_backward"):
+        schedule |= {f"{name}.packs": 1, f"{name}.planes": 0}
+    checked = check(
+        POOL,
+        inputs=[tensor("x", 3, 2, height, width)],
+        schedule=schedule,
+        backward=True,
+        families=["normal", "tied_rows", "special_nan"],
+        sizes=[{}, {"B": 1, "H": height + 4, "W": width + 4}],
+    )
+    backward = checked.text.rpartition("__global__")[2]
+    assert ("const int outer = i / W_div_2;" in backward) == (height % 2 == width % 2 == 0)
 
 
 def test_windows_that_overlap_are_stored() -> None:

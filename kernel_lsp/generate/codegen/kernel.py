@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
@@ -195,20 +195,32 @@ class KernelWriter:
         pool = NamePool(set(self.reserved))
         self._local_names = {tensor: pool.take(name) for tensor, name in self.tensor_names.items()}
         self.names = pool
+        self._resized, self._in_memory = dict[Tensor, Tensor](), dict[Tensor, Tensor]()
 
     def local_name(self, tensor: Tensor) -> str:
         """Return the tensor's name in the kernel: the plan's name, unless that is reserved in C++."""
-        return self._local_names[tensor]
+        return self._local_names[self._in_memory.get(tensor, tensor)]
 
     def is_parameter(self, name: str) -> bool:
         return name in self._local_names.values()
 
+    def resized(self, tensor: Tensor, shape: Sequence[Index]) -> Tensor:
+        """Return a tensor of other sizes in the memory of one: equal ones where the kernel's contract holds."""
+        if tuple(shape) == tensor.shape:
+            return tensor
+        if tensor not in self._resized:
+            made = replace(tensor, name=f"{tensor.name}_resized", shape=tuple(shape))
+            self._resized[tensor], self._in_memory[made] = made, tensor
+        return self._resized[tensor]
+
     def pointer(self, tensor: Tensor) -> str:
         """Return the parameter that reads the tensor."""
+        tensor = self._in_memory.get(tensor, tensor)
         return self.reads.setdefault(tensor, self._local_names[tensor])
 
     def target(self, tensor: Tensor) -> str:
         """Return the parameter that writes the tensor."""
+        tensor = self._in_memory.get(tensor, tensor)
         return self.writes.setdefault(tensor, self._local_names[tensor])
 
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:

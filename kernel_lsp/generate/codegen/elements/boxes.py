@@ -5,7 +5,8 @@ A pixel that several channels read, or a window that several pixels read, stays 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.channels import CHANNELS
@@ -18,22 +19,33 @@ from kernel_lsp.generate.codegen.elements.packs import (
     needed_multiples,
 )
 from kernel_lsp.generate.codegen.elements.runs import load_runs
-from kernel_lsp.generate.codegen.kernel import BY_RANK, MAX_GRID_YZ, KernelWriter, RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import (
+    BY_RANK,
+    MAX_GRID_YZ,
+    KernelWriter,
+    RenderedKernel,
+    blocks_of,
+    divisible,
+    rendered,
+)
 from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.ir.index import (
     ONE,
     ZERO,
+    Atom,
     Index,
     Quotient,
+    Symbol,
     Variable,
     as_index,
     divide_exactly,
     product,
+    replace_atoms,
     substitute,
 )
-from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes, rewrite
 from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression, unravel
 from kernel_lsp.generate.ir.workload import Workload
 
@@ -140,19 +152,22 @@ def render_boxes(
     loads and stores of packs, whose contract its sizes fulfil."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
-    counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
-    grid, conditions, positions = (_begin_in_plane if planes else _begin)(scope, counts, threads)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)
+    whole = whole_sizes(group, workload)
+    group = replace(group, shape=resized(group.shape, whole))
+    counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
+    grid, conditions, positions = (_begin_in_plane if planes else _begin)(scope, counts, threads)
+    conditions += [condition for size, whole_size in whole.items() for condition in _is_whole(size, whole_size)]
     replacements: dict[Variable, Index] = {}
     lanes: list[tuple[int, Variable, Index]] = []
     for position, axes in positions:
         lanes += _declare_box(scope, group, (position, axes), box, counts, variables, replacements)
     placed = [
         Store(
-            store.tensor,
+            kernel.resized(store.tensor, resized(store.tensor.shape, whole)),
             tuple(substitute(index, replacements) for index in store.index),
-            with_relu_last(store.scalar.substitute(replacements)),
+            with_relu_last(_with_sizes(kernel, store.scalar.substitute(replacements), whole)),
         )
         for store in stores
     ]
@@ -170,6 +185,59 @@ def render_boxes(
         block.close()
     conditions += multiple_conditions(multiples)
     return rendered(kernel, comment, scope.lines, grid, (threads,), conditions)
+
+
+def whole_sizes(group: ElementwiseGroup, workload: Workload | None) -> dict[Symbol, Index]:
+    """Return sizes of which another dim is a quotient without a rest, as a multiple of that: the height of an image
+    that windows cover. With a contract for them, places in both tensors need one division."""
+    read = [access.tensor for store in group.stores for access in accesses(store.scalar)]
+    tensors = sorted({*read, *(store.tensor for store in group.stores)}, key=lambda tensor: tensor.serial)
+    dims = dict.fromkeys(size for tensor in tensors for size in tensor.shape)
+    found: dict[Symbol, Index] = {}
+    for symbol in (atom for size in dims for atoms, _ in size.terms for atom in atoms if isinstance(atom, Symbol)):
+        whole = _divided(symbol)
+        if workload is None or whole is None:
+            continue
+        size, divisor = whole
+        if as_index(size) in dims and workload.size(as_index(size)) % divisor == 0:
+            found[size] = as_index(symbol) * divisor
+    return found
+
+
+def _divided(symbol: Symbol) -> tuple[Symbol, int] | None:
+    """Return the size and the number whose quotient a derived size is; None for any other size."""
+    exact = symbol.exact
+    atoms = exact.terms[0][0] if exact is not None and len(exact.terms) == 1 and exact.terms[0][1] == 1 else ()
+    if len(atoms) != 1 or not isinstance(atoms[0], Quotient):
+        return None
+    dividend, divisor = atoms[0].dividend, atoms[0].divisor.constant
+    is_size = len(dividend.terms) == 1 and dividend.terms[0][1] == 1 and len(dividend.terms[0][0]) == 1
+    size = dividend.terms[0][0][0] if is_size else None
+    return (size, divisor) if isinstance(size, Symbol) and divisor else None
+
+
+def _is_whole(size: Symbol, whole: Index) -> tuple[Expression, ...]:
+    """Return the condition that a size is the multiple that it is replaced by."""
+    return divisible(as_index(size), whole.terms[0][1])
+
+
+def resized(shape: Sequence[Index], whole: Mapping[Symbol, Index]) -> tuple[Index, ...]:
+    """Return the shape with sizes as multiples of others."""
+
+    def of_others(atom: Atom) -> Index:
+        return whole.get(atom, as_index(atom)) if isinstance(atom, Symbol) else as_index(atom)
+
+    return tuple(replace_atoms(size, of_others) for size in shape) if whole else tuple(shape)
+
+
+def _with_sizes(kernel: KernelWriter, scalar: Scalar, whole: Mapping[Symbol, Index]) -> Scalar:
+    """Return the scalar that reads tensors of sizes that are multiples of others."""
+
+    def read(access: Access) -> Scalar:
+        tensor = kernel.resized(access.tensor, resized(access.tensor.shape, whole))
+        return Access(tensor, access.index, access.mask)
+
+    return rewrite(scalar, read) if whole else scalar
 
 
 Positions = list[tuple[Variable, Sequence[int]]]
@@ -252,15 +320,23 @@ def _declare_box(
     axis with several elements, as loop variable and coordinate."""
     position, axes = at
     kept = [axis for axis in axes if group.shape[axis].constant != 1]
-    leading = _leading(kept, box) if axes[0] == 0 else []
+    leading = _leading(kept, box, group.shape, counts) if axes[0] == 0 else []
     outer = Variable("outer", (1 << 21) + 101, product(counts[axis] for axis in leading))
     kept = [axis for axis in kept if axis not in leading]
     first, *found = unravel(as_index(position), [outer.extent, *(counts[axis] for axis in kept)])
+    lanes: list[tuple[int, Variable, Index]] = []
+
+    def place(axis: int, index: Index) -> None:
+        replacements[variables[axis]] = index * box[axis]
+        if box[axis] > 1:
+            lane = Variable(f"u{axis}", (1 << 21) + 300 + axis, as_index(box[axis]))
+            replacements[variables[axis]] += as_index(lane)
+            lanes.append((axis, lane, replacements[variables[axis]]))
+
     if leading:
         scope.define(outer, scope.declare("outer", "int", scope.index(first).text))
-        places = unravel(as_index(outer), [counts[axis] for axis in leading])
-        replacements |= dict(zip((variables[axis] for axis in leading), places, strict=True))
-    lanes: list[tuple[int, Variable, Index]] = []
+        for axis, index in zip(leading, unravel(as_index(outer), [counts[axis] for axis in leading]), strict=True):
+            place(axis, index)
     for axis, index in zip(kept, found, strict=True):
         variable, factor = variables[axis], box[axis]
         if counts[axis] == ONE:
@@ -271,12 +347,7 @@ def _declare_box(
         block = Variable(variable.name, (1 << 21) + 200 + axis, counts[axis])
         name = scope.declare(f"{variable.name}_box" if factor > 1 else variable.name, "int", scope.index(index).text)
         scope.define(block, name)
-        if factor == 1:
-            replacements[variable] = as_index(block)
-            continue
-        lane = Variable(f"u{axis}", (1 << 21) + 300 + axis, as_index(factor))
-        replacements[variable] = as_index(block) * factor + as_index(lane)
-        lanes.append((axis, lane, replacements[variable]))
+        place(axis, as_index(block))
     return lanes
 
 
@@ -290,9 +361,15 @@ def with_relu_last(scalar: Scalar) -> Scalar:
     return scalar.rebuilt(operands) if operands != scalar.operands else scalar
 
 
-def _leading(kept: Sequence[int], box: Sequence[int]) -> list[int]:
-    """Return the first axes when several have no boxes: most indices need only their common position."""
-    n_leading = next((place for place, axis in enumerate(kept) if box[axis] > 1), len(kept))
+def _leading(kept: Sequence[int], box: Sequence[int], shape: Sequence[Index], counts: Sequence[Index]) -> list[int]:
+    """Return the first axes when several have no boxes, or whole ones where another axis follows: most indices need
+    only their common position."""
+    n_leading = 0
+    for place, axis in enumerate(kept):
+        is_whole = place < len(kept) - 1 and counts[axis] * box[axis] == shape[axis]
+        if box[axis] > 1 and not is_whole:
+            break
+        n_leading += 1
     return list(kept[:n_leading]) if n_leading > 1 else []
 
 

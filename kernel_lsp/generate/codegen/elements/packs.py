@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -186,12 +187,20 @@ def needed_multiples(start: Index, width: int, workload: Workload | None) -> Mul
 
 def multiple_conditions(needed: Sequence[tuple[Index, int]]) -> tuple[Expression, ...]:
     """Return the conditions that sizes are multiples, without those that others imply."""
+    needed = [_reduced(size, width) for size, width in needed]
     kept = dict.fromkeys(needed)
     for size, width in needed:
         others = [(other, wide) for other, wide in kept if (other, wide) != (size, width)]
         if any(wide % width == 0 and divide_exactly(size, other) is not None for other, wide in others):
             kept.pop((size, width), None)
     return tuple(dict.fromkeys(condition for size, width in kept for condition in divisible(size, width)))
+
+
+def _reduced(size: Index, width: int) -> tuple[Index, int]:
+    """Return the same condition on a size without a common factor: 2 * W is a multiple of 4 where W is one of 2."""
+    common = math.gcd(width, *(factor for _, factor in size.terms))
+    quotient = divide_exactly(size, as_index(common))
+    return (size, width) if quotient is None else (quotient, width // common)
 
 
 def is_size(atom: Atom) -> bool:
