@@ -78,15 +78,15 @@ class WindowShape:
 
     def static_bytes(self, channels: int, workload: Workload) -> int:
         """Return the shared memory of a block at the captured sizes."""
-        n_image, n_before, n_windows = self.capacities(workload)
-        n_floats = self.n_inputs * n_image + channels * (n_before + n_windows + self.n_inputs * self.stride_of_taps)
+        n_image, n_before = self.capacities(workload)
+        n_floats = self.n_inputs * n_image + channels * (n_before + self.n_inputs * self.stride_of_taps)
         return 4 * (n_floats + WARPS * (self.n_taps + 1))
 
-    def capacities(self, workload: Workload) -> tuple[int, int, int]:
-        """Return the captured elements of an input channel, of one before the pooling, and the windows of one."""
+    def capacities(self, workload: Workload) -> tuple[int, int]:
+        """Return the captured elements of an input channel with its zeros, and of one before the pooling with its
+        border."""
         image, before = (workload.size(high * wide) for high, wide in (self.padded, self.bordered))
-        high, wide = map(workload.size, self.convolved)
-        return image, before, high // 2 * (wide // 2)
+        return image, before
 
     @property
     def stride_of_taps(self) -> int:
@@ -138,7 +138,7 @@ def render_window_gradients(
 
 def _conditions(shape: WindowShape, workload: Workload) -> list[Expression]:
     """Return the contract: windows cover all that is convolved, and the planes fit the arrays in shared memory."""
-    n_image, n_before, _ = shape.capacities(workload)
+    n_image, n_before = shape.capacities(workload)
     found = [condition for size in shape.convolved for condition in divisible(size, 2)]
     for (high, wide), n_elements in ((shape.padded, n_image), (shape.bordered, n_before)):
         if (high * wide).constant is None:
@@ -151,8 +151,8 @@ def _declared(
 ) -> list[str]:
     """Return the declarations, and the loads of all that a block reads, which are in flight at once."""
     channels, _, has_image = routine.settings[:3]
-    n_image, n_before, n_windows = shape.capacities(workload)
-    grad, source, weight = map(kernel.pointer, routine.operands[:3])
+    n_image, n_before = shape.capacities(workload)
+    source, weight = map(kernel.pointer, routine.operands[1:3])
     n_inputs, n_taps, index = shape.n_inputs, shape.n_taps, kernel.index_type
     height, width = kernel.size("height", shape.height), kernel.size("width", shape.width)
     pooled = routine.operands[0].shape
@@ -166,18 +166,13 @@ def _declared(
     __shared__ __align__(16) float image[INPUTS][{n_image}];
     __shared__ __align__(16) float before[CHANNELS][{n_before}];  // gradients before the pooling, in zeros
     __shared__ __align__(16) float taps[CHANNELS][INPUTS * TAP_STRIDE];
-    __shared__ float incoming[CHANNELS * {n_windows}];
     __shared__ float of_warp[{WARPS}][TAPS + 1];
     const {index} n = blockIdx.x / GROUPS;
     const int c0 = blockIdx.x % GROUPS * CHANNELS;
     const int n_windows = {n_high} * {n_wide}, n_pixels = {height} * {width};
-    const int image_w = {width}{n_zeros_w}, n_image = ({height}{n_zeros_h}) * image_w;
+    const int image_w = {width}{n_zeros_w}, n_image = {f"({height}{n_zeros_h})" if n_zeros_h else height} * image_w;
     const int before_w = {n_wide} * 2 + {2 * (shape.kernel_w - 1 + shape.pad_w % 2)};
     const {index} record = (n * GROUPS + blockIdx.x % GROUPS) * ({"INPUTS * n_pixels + " if has_image else ""}{n_tail});
-    #pragma unroll 4
-    for (int i = threadIdx.x; i < CHANNELS * n_windows; i += {THREADS}) {{
-        incoming[i] = {grad}[(n * (CHANNELS * GROUPS) + c0) * n_windows + i];
-    }}
     for (int ci = 0; ci < INPUTS; ++ci) {{
         #pragma unroll 4
         for (int i = threadIdx.x; i < n_image; i += {THREADS}) {{
@@ -188,7 +183,7 @@ def _declared(
         const int t = i % TAPS;
         taps[i / TAPS][t / (KH * KW) * TAP_STRIDE + t % (KH * KW)] = {weight}[c0 * TAPS + i];
     }}
-    for (int i = threadIdx.x; i < CHANNELS * {n_before}; i += {THREADS}) before[0][i] = 0.0f;
+    for (int i = threadIdx.x; i < CHANNELS * {n_before // 4}; i += {THREADS}) packs<4>(before[0])[i] = {{}};
 """
     return text.split("\n")
 
@@ -209,7 +204,7 @@ def _of_windows(kernel: KernelWriter, routine: Routine, shape: WindowShape, has_
     bias = f"{kernel.pointer(routine.operands[3])}[c0 + c]" if len(routine.operands) > 3 else "0.0f"
     convolved = f"{kernel.use('relu')}(sum + b)" if has_relu else "sum + b"
     border = shape.kernel_w - 1 + shape.pad_w % 2
-    n_wide = kernel.size("n_wide", routine.operands[0].shape[3])
+    n_wide, grad = kernel.size("n_wide", routine.operands[0].shape[3]), kernel.pointer(routine.operands[0])
     text = f"""
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, c = warp / SHARE;
     const float b = {bias};
@@ -218,6 +213,7 @@ def _of_windows(kernel: KernelWriter, routine: Routine, shape: WindowShape, has_
     #pragma unroll
     for (int t = 0; t < TAPS; ++t) w[t] = taps[c][t / (KH * KW) * TAP_STRIDE + t % (KH * KW)];
     for (int i = warp % SHARE * 32 + lane; i < n_windows; i += SHARE * 32) {{
+        const float incoming = {grad}[((n * GROUPS + blockIdx.x % GROUPS) * CHANNELS + c) * n_windows + i];
         const int h = i / {n_wide}, v = i % {n_wide};
         float a[INPUTS][KH + 1][KW + 1];
         #pragma unroll
@@ -246,7 +242,7 @@ def _of_windows(kernel: KernelWriter, routine: Routine, shape: WindowShape, has_
             best = wins ? value : best;
             at = wins ? p : at;
         }}
-        const float g = {"best <= 0.0f ? 0.0f : " if has_relu else ""}incoming[c * n_windows + i];
+        const float g = {"best <= 0.0f ? 0.0f : " if has_relu else ""}incoming;
         float* place = &before[c][(h * 2 + KH - 1) * before_w + v * 2 + {border}];
         #pragma unroll
         for (int p = 0; p < 4; ++p) {{
