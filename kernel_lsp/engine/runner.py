@@ -42,7 +42,8 @@ EXIT_OK, EXIT_ENDED = 0, 143
 """Exit statuses; 143 is a shell's status for SIGTERM."""
 NICENESS = 4
 """Scheduling priority: below the editor and its server, inherited by child processes. A job has 0.4 of the
-share of a normal process. At 10 it has 0.1: less than 4 % of a core beside five busy processes on two cores."""
+share of a normal process. At 10 it has 0.1: less than 4 % of a core beside five busy processes on two cores. Shapes
+are inferred at normal priority: a person waits for the prompt, and it takes 5 s of a processor."""
 WORK = "kernel_lsp.engine.work"
 """The module that runs, checks and estimates: importing it takes 1.5 s of a processor."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
@@ -59,7 +60,7 @@ class RunnerLine(Noun):
 def main() -> int:
     """Run the job to its end; return the exit status."""
     stdout = claim_stdout()
-    step_back(NICENESS)
+    step_back(0)
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -71,11 +72,14 @@ def main() -> int:
             request = _JOB_REQUEST.validate_json(await stdin.readline())
             if isinstance(request, InferInputs):
                 write_line(stdout, await _outcome(request, calls, ahead))
+                step_back(NICENESS)
                 importlib.import_module(WORK)  # while the prompt is read
                 line = await stdin.readline()
                 if not line:
                     return
                 request = _JOB_REQUEST.validate_json(line)
+            else:
+                step_back(NICENESS)
             listening = asyncio.create_task(calls.listen(stdin))
             try:
                 write_line(stdout, await _outcome(request, calls, ahead))

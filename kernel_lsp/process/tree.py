@@ -73,11 +73,15 @@ _has_stepped_back = False
 
 
 def step_back(niceness: int) -> None:
-    """Lower the priority of this process and of all children that the supervisor starts. Never raises: on a system
-    without support the work runs at normal priority."""
+    """Lower the priority of this process, of its children, and of all that the supervisor starts. With 0 the priority
+    stays, and children stay in this process's session, for a later call. Never raises: on a system without support the
+    work runs at normal priority."""
     global _has_stepped_back
     _has_stepped_back = True
-    os.nice(niceness)
+    lowered = os.nice(niceness)
+    for child in descendants(os.getpid()) if niceness else ():
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, child, lowered)
     with suppress(AttributeError, OSError):  # Linux only; a sandbox may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if os.getsid(0) == os.getpid():  # a session shared with other processes, such as a terminal's, is left alone

@@ -28,6 +28,7 @@ from kernel_lsp.engine.messages import (
     RunResult,
 )
 from kernel_lsp.engine.program import PREFIX
+from kernel_lsp.engine.runner import NICENESS
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.process.channel import Channel
@@ -292,16 +293,17 @@ async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) ->
     async with engine(tmp_path) as asked:
         (tmp_path / "scale.py").write_text(OPEN)
         settings = {"device": "cpu", "generations": 1, "proposals": 1}
-        inferred = await asked.ask(
-            InferInputs(id="infer", directory=tmp_path, target="scale.py::scale", settings=settings)
-        )
+        inferring = asked.ask(InferInputs(id="infer", directory=tmp_path, target="scale.py::scale", settings=settings))
+        await asked.until("infer", "stage_started")
+        kept, own = workers(), os.getpriority(os.PRIO_PROCESS, 0)
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in kept} == {own}
+        inferred = await inferring
         assert inferred.result is not None, inferred.error
-        kept = workers()
-        assert kept
         (tmp_path / "scale.py").write_text(SCALE)
         running = asked.optimize("run", settings)
         await asked.until("run", "run_started")
         assert workers() == kept
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in kept} == {own + NICENESS}
         reply = await running
         assert reply.result is not None, reply.error
         assert not workers()
