@@ -326,7 +326,7 @@ def tensor_item(name: str, annotation: ast.expr | None, pragma: Pragma) -> Tenso
     node = unquoted(annotation)
     if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple) or len(node.slice.elts) != 2:
         return None
-    dtype, shape = JAXTYPING_DTYPES.get(_last_name(node.value)), node.slice.elts[1]
+    dtype, shape = JAXTYPING_DTYPES.get(last_name(node.value)), node.slice.elts[1]
     if dtype is None or not isinstance(shape, ast.Constant) or not isinstance(shape.value, str):
         return None
     texts = shape.value.split()
@@ -349,9 +349,9 @@ def annotation_kind(annotation: ast.expr | None) -> AnnotationKind:
     node = unquoted(annotation)
     if node is None:
         return "none"
-    if isinstance(node, ast.Subscript) and _last_name(node.value) in JAXTYPING_DTYPES:
+    if isinstance(node, ast.Subscript) and last_name(node.value) in JAXTYPING_DTYPES:
         return "tensor"
-    return _KINDS.get(_last_name(node), "other")
+    return _KINDS.get(last_name(node), "other")
 
 
 def unquoted(annotation: ast.expr | None) -> ast.expr | None:
@@ -364,7 +364,7 @@ def unquoted(annotation: ast.expr | None) -> ast.expr | None:
         return None
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
     """Return the last part of a dotted name: ``Tensor`` for ``torch.Tensor``."""
     if isinstance(node, ast.Attribute):
         return node.attr

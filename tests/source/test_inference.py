@@ -192,6 +192,20 @@ def test_a_name_asks_the_file_system_once_whatever_the_number_of_imports_and_use
     assert len(asked) == len({*asked}) < 20
 
 
+@pytest.mark.parametrize("loss", ["F.mse_loss(x, target)", "F.binary_cross_entropy_with_logits(x, target)"])
+def test_the_target_of_a_loss_without_classes_has_numbers(loss: str) -> None:
+    check(f"def f(x, target):\n    return {loss}", "target=f32[1024, 4096]")
+
+
+def test_an_argument_that_is_a_module_has_no_example() -> None:
+    source = parse_python(module("self.a = inner", "x + self.a(x)", "inner: nn.Module"), "m.py")
+    owner = source.definition("f")
+    assert isinstance(owner, ast.ClassDef)
+    function = source.inherited(owner, "forward")
+    assert isinstance(function, FunctionNode)
+    assert propose(Signature(source, function, owner, parse_pragma([]))).objects == ("inner",)
+
+
 CONFIG = """
 @dataclass
 class Sizes:

@@ -15,6 +15,10 @@ DEFAULT_EXTENT = 3
 """Extent of a convolution's weight that is itself an input."""
 
 
+CLASS_LOSSES = ("CrossEntropyLoss", "NLLLoss")
+"""Losses whose target has the numbers of classes."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """A layer of `torch.nn` as constructed: `values` are the arguments whose values are known."""
@@ -89,7 +93,7 @@ def apply_layer(layer: Layer, arguments: Sequence[object]) -> object:
     rule = LAYERS.get(layer.name)
     if rule is None:
         if layer.name.endswith("Loss") and len(arrays) > 1:
-            (_cross_entropy if layer.name == "CrossEntropyLoss" else same_shape)(*arrays[:2])
+            (_cross_entropy if layer.name in CLASS_LOSSES else _loss)(*arrays[:2])
         return None
     for array in arrays:
         _require(rule, layer.values, array)
@@ -143,10 +147,14 @@ KEEPING = frozenset({
     "clamp_", "logsigmoid", "selu", "celu", "type_as", "nan_to_num", "requires_grad_",
 })  # fmt: skip
 ELEMENTWISE = frozenset({
-    "add", "sub", "mul", "div", "maximum", "minimum", "where", "lerp", "add_", "sub_", "mul_", "div_", "mse_loss",
-    "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "addcmul", "addcdiv", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "atan2", "fmod", "remainder",
+    "add", "sub", "mul", "div", "maximum", "minimum", "where", "lerp", "add_", "sub_", "mul_", "div_",
+    "addcmul", "addcdiv", "atan2", "fmod", "remainder",
 })  # fmt: skip
+LOSSES = frozenset({
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+})  # fmt: skip
+"""Losses whose target has the shape of the prediction, and numbers in place of classes."""
 CREATORS = frozenset({
     "ones", "zeros", "empty", "randn", "rand", "full", "linspace", "logspace", "eye", "arange", "tensor",
 })  # fmt: skip
@@ -156,6 +164,8 @@ def function_of(name: str) -> Function | None:
     """Return what is known of a function or method of tensors; None if nothing is."""
     if name in ELEMENTWISE:
         return _elementwise
+    if name in LOSSES:
+        return _loss
     return _first if name in KEEPING else FUNCTIONS.get(name)
 
 
@@ -199,6 +209,12 @@ def _elementwise(*values: object) -> Array | None:
         if isinstance(value, Array):
             result = value if result is None else match(result, value)
     return result
+
+
+def _loss(prediction: object = None, target: object = None, *_: object) -> Array | None:
+    if isinstance(target, Array):
+        target.dtype = target.dtype or "f32"
+    return _elementwise(prediction, target)
 
 
 @_function("matmul", "mm", "bmm", "__matmul__")

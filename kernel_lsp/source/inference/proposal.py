@@ -15,7 +15,7 @@ from kernel_lsp.source.inference.arrays import Array, Dim
 from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import Interpreter
 from kernel_lsp.source.inference.values import UNKNOWN, Scope
-from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, annotation_kind, tensor_item, unquoted
+from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, annotation_kind, last_name, tensor_item, unquoted
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
 PREFIX = "# kernel-lsp: "
@@ -64,7 +64,7 @@ class Signature:
 @dataclass(frozen=True)
 class Proposal:
     """Proposed values by parameter, as a pragma spells them: constructor arguments, inputs, and sizes of named dims.
-    `objects` are constructor arguments that no pragma can spell, `called` inputs with a default that a call gives."""
+    `objects` are constructor arguments of unknown classes, `called` inputs with a default that a call gives."""
 
     init: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -130,6 +130,8 @@ _SIZES = (
 """Example constructor arguments by name, from what PyTorch code commonly calls things."""
 
 
+_OBJECTS = ("Module", "Callable")
+"""Last names of annotations whose arguments no example can be made for."""
 _NUMBER_KINDS = ("none", "float", "int", "bool")
 N_READINGS = 2
 """Readings of the function: a rank that a later line fixes says what `x.shape[1]` above it is."""
@@ -367,10 +369,13 @@ def _spelled(dim: object, size: int | str) -> str:
 
 
 def _objects(constructor: FunctionNode, init: Mapping[str, str]) -> Iterator[str]:
-    """Yield the missing constructor arguments whose attributes the constructor reads: no pragma can spell these."""
+    """Yield the missing constructor arguments that are objects of an unknown class: the constructor reads their
+    attributes, or their annotation says so."""
     read = {
         node.value.id
         for node in ast.walk(constructor)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
+    annotations = {each.name: unquoted(each.annotation) for each in parameters_of(constructor, of_class=True)}
+    read |= {name for name, node in annotations.items() if node is not None and last_name(node) in _OBJECTS}
     yield from (name for name in init if name in read and not init[name].endswith(")"))
