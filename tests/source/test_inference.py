@@ -192,9 +192,13 @@ def test_a_name_asks_the_file_system_once_whatever_the_number_of_imports_and_use
     assert len(asked) == len({*asked}) < 20
 
 
-@pytest.mark.parametrize("loss", ["F.mse_loss(x, target)", "F.binary_cross_entropy_with_logits(x, target)"])
-def test_the_target_of_a_loss_without_classes_has_numbers(loss: str) -> None:
-    check(f"def f(x, target):\n    return {loss}", "target=f32[1024, 4096]")
+@pytest.mark.parametrize(
+    "code",
+    ["F.mse_loss(x, target)", "nn.BCEWithLogitsLoss()(x, target)", "target.lerp(x, 0.1)", "(x * target).sum()"],
+)
+def test_a_target_that_is_computed_with_is_no_index(code: str) -> None:
+    check(f"def f(x, target):\n    return {code}", "target=f32[1024, 4096]")
+    check("def f(x, target):\n    return F.nll_loss(x, target)", "target=i64[1024] in [0, 4096)")
 
 
 def test_an_argument_that_is_a_module_has_no_example() -> None:
@@ -204,6 +208,13 @@ def test_an_argument_that_is_a_module_has_no_example() -> None:
     function = source.inherited(owner, "forward")
     assert isinstance(function, FunctionNode)
     assert propose(Signature(source, function, owner, parse_pragma([]))).objects == ("inner",)
+
+
+def test_a_class_inside_of_a_class_is_followed() -> None:
+    inner = "    class Inner(nn.Module):\n        def __init__(self, n):\n            self.w = torch.ones(n)\n"
+    inner += "        def forward(self, x):\n            return x * self.w\n"
+    text = module("self.a = f.Inner(48)", "self.a(x)", "n").replace("(nn.Module):\n", f"(nn.Module):\n{inner}", 1)
+    check(text, "x=f32[4096, 48]")
 
 
 CONFIG = """

@@ -55,6 +55,8 @@ class Array:
     below: Dim | None = None
     """Bound of an index: its values are in [0, below)."""
     is_state: bool = False
+    is_operand: bool = False
+    """It is computed with another tensor, element by element."""
     counts: Dim | None = None
     """The dim whose indices are its elements, as those of ``torch.arange(x.shape[1])`` are."""
     _same: Array | None = None

@@ -238,6 +238,12 @@ class Interpreter:
                 self._homes.setdefault(id(found[1]), found[0])
         return self._imported[key]
 
+    def _inner_class(self, owner: ast.ClassDef, name: str) -> ast.ClassDef | None:
+        found = next((each for each in owner.body if isinstance(each, ast.ClassDef) and each.name == name), None)
+        if found is not None:
+            self._homes.setdefault(id(found), self._homes.get(id(owner), self._source))
+        return found
+
     @contextlib.contextmanager
     def _within(self, node: ast.ClassDef) -> Iterator[None]:
         """Read names as the file of a class does."""
@@ -266,6 +272,8 @@ class Interpreter:
             return Method(owner, method) if isinstance(method, ast.FunctionDef) else Named(name, owner)
         if isinstance(owner, Layer):
             return owner.values.get(name, UNKNOWN)
+        if isinstance(owner, ast.ClassDef):
+            return self._inner_class(owner, name) or UNKNOWN
         if not isinstance(owner, Named) or owner.on is not None:
             return UNKNOWN
         return self._imported_class(f"{owner.name}.{name}") or Named(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,7 +94,7 @@ def apply_layer(layer: Layer, arguments: Sequence[object]) -> object:
     rule = LAYERS.get(layer.name)
     if rule is None:
         if layer.name.endswith("Loss") and len(arrays) > 1:
-            (_cross_entropy if layer.name in CLASS_LOSSES else _loss)(*arrays[:2])
+            (_cross_entropy if layer.name in CLASS_LOSSES else _elementwise)(*arrays[:2])
         return None
     for array in arrays:
         _require(rule, layer.values, array)
@@ -147,14 +148,10 @@ KEEPING = frozenset({
     "clamp_", "logsigmoid", "selu", "celu", "type_as", "nan_to_num", "requires_grad_",
 })  # fmt: skip
 ELEMENTWISE = frozenset({
-    "add", "sub", "mul", "div", "maximum", "minimum", "where", "lerp", "add_", "sub_", "mul_", "div_",
+    "add", "sub", "mul", "div", "maximum", "minimum", "where", "lerp", "add_", "sub_", "mul_", "div_", "mse_loss",
+    "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "addcmul", "addcdiv", "atan2", "fmod", "remainder",
 })  # fmt: skip
-LOSSES = frozenset({
-    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-})  # fmt: skip
-"""Losses whose target has the shape of the prediction, and numbers in place of classes."""
 CREATORS = frozenset({
     "ones", "zeros", "empty", "randn", "rand", "full", "linspace", "logspace", "eye", "arange", "tensor",
 })  # fmt: skip
@@ -164,8 +161,6 @@ def function_of(name: str) -> Function | None:
     """Return what is known of a function or method of tensors; None if nothing is."""
     if name in ELEMENTWISE:
         return _elementwise
-    if name in LOSSES:
-        return _loss
     return _first if name in KEEPING else FUNCTIONS.get(name)
 
 
@@ -204,17 +199,10 @@ def _first(*values: object) -> object:
 
 
 def _elementwise(*values: object) -> Array | None:
-    result: Array | None = None
-    for value in values:
-        if isinstance(value, Array):
-            result = value if result is None else match(result, value)
-    return result
-
-
-def _loss(prediction: object = None, target: object = None, *_: object) -> Array | None:
-    if isinstance(target, Array):
-        target.dtype = target.dtype or "f32"
-    return _elementwise(prediction, target)
+    arrays = [value for value in values if isinstance(value, Array)]
+    for array in arrays:
+        array.is_operand = array.is_operand or len(arrays) > 1
+    return functools.reduce(match, arrays) if arrays else None
 
 
 @_function("matmul", "mm", "bmm", "__matmul__")

@@ -107,7 +107,8 @@ _MAX_RANK = 8
 _DEFAULT_SIZE = 1024
 _INDEX_BOUND = 1000
 _VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
-_INDICES = ("target", "targets", "label", "labels", "index", "indices", "tokens", "token_ids", "input_ids", "ids")
+_LABEL_NAMES = ("target", "targets", "label", "labels")
+_INDICES = (*_LABEL_NAMES, "index", "indices", "tokens", "token_ids", "input_ids", "ids")
 _FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "p": "0.0"}
 _LIMITS = {
     **dict.fromkeys(("low", "lower", "min", "min_value", "minimum"), "-1.0"),
@@ -124,7 +125,7 @@ _SIZES = (
     (r"(num|n)_?groups|experts|(n|num)_?experts", "8"),
     (r"(num|n)_?classes", "1000"),
     (r"top_?k", "2"),
-    (r".*(channels?|planes|filters)|c_?(in|out)|ch|(in|out)_?c", "64"),
+    (r".*(channels?|planes|filters)|c_?(in|out)|ch|(in|out)_?c|inp|oup", "64"),
     (r"bias|.*_bias|affine", "True"),
 )
 """Example constructor arguments by name, from what PyTorch code commonly calls things."""
@@ -275,7 +276,7 @@ class _Inference:
 
     def _tensor_text(self, parameter: Parameter, array: Array) -> str:
         item = self._declared(parameter)
-        dtype = array.dtype or _dtype_by_name(parameter.name)
+        dtype = array.dtype or _dtype_by_name(parameter.name, array)
         is_index = dtype == "i64" and item is None and (array.below is not None or parameter.name in _INDICES)
         if array.known_rank is None:
             rank = 1 if is_index and array.below is None else self._example.rank
@@ -357,8 +358,9 @@ def _spelled_argument(value: InitArgument) -> str:
     return value.call if isinstance(value, Construction) else repr(value)
 
 
-def _dtype_by_name(name: str) -> str:
-    if name in _INDICES:
+def _dtype_by_name(name: str, array: Array) -> str:
+    """Return the dtype that a name suggests. Labels that are added to or multiplied with another tensor are numbers."""
+    if name in _INDICES and not (name in _LABEL_NAMES and array.is_operand):
         return "i64"
     return "bool" if "mask" in name else "f32"
 
