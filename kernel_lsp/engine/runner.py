@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -71,9 +72,11 @@ def main() -> int:
         async with StartAhead() as ahead:
             request = _JOB_REQUEST.validate_json(await stdin.readline())
             if isinstance(request, InferInputs):
+                importing = Thread(target=importlib.import_module, args=(WORK,), daemon=True)
+                importing.start()  # while the worker tries shapes
                 write_line(stdout, await _outcome(request, calls, ahead))
                 step_back(NICENESS)
-                importlib.import_module(WORK)  # while the prompt is read
+                importing.join()
                 line = await stdin.readline()
                 if not line:
                     return
