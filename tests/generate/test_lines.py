@@ -135,6 +135,9 @@ def test_threads_of_rotations_take_several_lines(n: int, across: int, monkeypatc
     )
     across_text = f"(blockIdx.y * {across} + threadIdx.x / {64 // across})" if across > 1 else "blockIdx.y"
     assert f"first_line = {across_text} * {n};" in checked.text
+    kernel = checked.text[checked.text.index("first_line") :]
+    assert f"x_run[{n}][8];" in kernel
+    assert kernel.index("(&x_run[u]") < kernel.index("out_pack;")  # loads of all lines go before any result
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
-from kernel_lsp.generate.codegen.elements.runs import load_runs, with_whole_masks
+from kernel_lsp.generate.codegen.elements.runs import Kept, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import (
     MAX_GRID_YZ,
     KernelWriter,
@@ -223,12 +223,16 @@ def _render_shared_lines(
     loads = {access.digest: packing.load(scope, access) for access in packed if line not in access.variables}
     own = [access for access in packed if line in access.variables]
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in own}
+    declared = len(scope.lines)
     with _open_line(scope, schedule, line, n_lines) as inner:
         for access in own:
             inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
+        if workload is not None:
+            kept = Kept(scope, declared, schedule.unroll, "u")
+            multiples += load_runs(inner, stores, {packing.lane: ()}, workload, [a.digest for a in packed], kept)
     with _open_line(scope, schedule, line, n_lines) as inner:
         known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
-        multiples += write_packed(inner, packing, stores, known, workload)
+        write_packed(inner, packing, stores, known)
     packs = packing.pack.extent
     width = blocks_of(packs, schedule.width) if n_packs is not None else blocks_of(total, schedule.width * vector)
     grid = schedule.grid(width, (blocks_of(line.extent, schedule.unroll * schedule.block_lines),))

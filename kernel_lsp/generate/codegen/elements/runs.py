@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.block import INDENT
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples, needed_multiples
 from kernel_lsp.generate.codegen.operators import ADD, TERNARY
 from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
@@ -63,16 +64,28 @@ class _Runs:
         return ravel([*map(as_index, self.outer), place], [*(v.extent for v in self.outer), as_index(self.length)])
 
 
+@dataclass(frozen=True)
+class Kept:
+    """`n` arrays of each run that `scope` declares before its line `at`; that of the loop's iteration is at `place`."""
+
+    scope: Scope
+    at: int
+    n: int
+    place: str
+
+
 def load_runs(
     scope: Scope,
     stores: Sequence[Store],
     lanes: Mapping[Variable, Multiples],
     workload: Workload | None,
     loaded: Collection[bytes] = (),
+    kept: Kept | None = None,
 ) -> list[tuple[Index, int]]:
     """Declare an array of the runs that the stores read over their loops and `lanes`, all of which are unrolled; each
     lane has what sizes must be multiples of for all of its values to be in bounds. Reads in `loaded` have their packs.
-    Return what sizes must be multiples of; without a `workload`, runs are loaded that need nothing of them."""
+    With `kept`, arrays outlive the block. Return what sizes must be multiples of; without a `workload`, runs are loaded
+    that need nothing of them."""
     scalars = [store.scalar for store in stores]
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
     unrolled = {v for v in (*lanes, *loops) if 0 < (v.extent.constant or 0) <= MAX_UNROLLED}
@@ -90,7 +103,7 @@ def load_runs(
         other = next((other for other in found if _is_other_half(runs, other)), None)
         if other is not None:
             found.remove(other)
-        _load(scope, runs, other)
+        _load(scope, runs, other, kept)
     return multiples
 
 
@@ -192,15 +205,21 @@ def _length(place: Index) -> int:
     return length if length > 1 else 0
 
 
-def _load(scope: Scope, runs: _Runs, other: _Runs | None) -> None:
+def _load(scope: Scope, runs: _Runs, other: _Runs | None, kept: Kept | None) -> None:
     """Declare the array of the runs, which also holds the `other` ones that are read where these are not."""
     access, width, kernel = runs.access, runs.width, scope.kernel
     width = width if other is None else min(width, other.width)
     kernel.use("packs")
     pointer, type_ = kernel.pointer(access.tensor), access.dtype.cuda_type
-    name = scope.names.take(f"{kernel.local_name(access.tensor)}_run")
+    names = (scope if kept is None else kept.scope).names
+    name = names.take(f"{kernel.local_name(access.tensor)}_run")
     inside = None if access.mask is None else scope.value(access.mask)
-    scope.line(f"__align__({MAX_PACK_BYTES}) {type_} {name}[{runs.n_elements}];")
+    if kept is None:
+        scope.line(f"__align__({MAX_PACK_BYTES}) {type_} {name}[{runs.n_elements}];")
+    else:
+        declaration = f"__align__({MAX_PACK_BYTES}) {type_} {name}[{kept.n}][{runs.n_elements}];"
+        kept.scope.lines.insert(kept.at, f"{INDENT * kept.scope.depth}{declaration}")
+        name = f"{name}[{kept.place}]"
     opened = [scope]
     for variable in runs.outer:
         opened[-1].line("#pragma unroll")
