@@ -237,6 +237,16 @@ def test_an_argument_that_is_a_dataclass_is_constructed(parameter: str) -> None:
     check(CONFIG + module(constructor, "self.a(x)", parameter), *expected)
 
 
+def test_an_object_has_the_fields_that_its_class_inherits() -> None:
+    text = CONFIG + "\n@dataclass\nclass Deep(Config):\n    layers: tuple = (64, 128)\n\n"
+    lines = (
+        "s = [config.width, *config.layers]; self.a = nn.Sequential(*[nn.Linear(a, b) for a, b in zip(s[:-1], s[1:])])"
+    )
+    check(text + module(lines, "self.a(x)", "config: Deep"), "config=Deep(width=1024)", "x=f32[4096, 1024]")
+    half_typed = "class A(B):\n    n: int\n\nclass B(A):\n    pass\n"
+    check(half_typed + module("self.w = torch.ones(a.n)", "x * self.w", "a: A"), "a=A(n=1024)")
+
+
 def test_a_construction_of_the_pragma_fixes_sizes() -> None:
     text = CONFIG + module("self.a = nn.Linear(config.width, 8)", "self.a(x)", "config: Config")
     check(text, "x=f32[4096, 96]", pragma="init: config=Config(width=96, sizes=Sizes(heads=2))")

@@ -31,17 +31,17 @@ def construction(
     if node is None:
         return None
     called = node.name if annotation is None else ast.unparse(annotation)
-    return f"{called}({', '.join(f'{each}={guess(each, kind)}' for each, kind in _required(node))})"
+    return f"{called}({', '.join(f'{each}={guess(each, kind)}' for each, kind in _required(interpreter, node))})"
 
 
-def _required(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def _required(interpreter: Interpreter, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a class without a default, with their kinds."""
     constructor = next((each for each in node.body if isinstance(each, FunctionNode) and each.name == "__init__"), None)
     if constructor is not None:
         parameters = parameters_of(constructor, of_class=True)
         yield from ((p.name, annotation_kind(p.annotation)) for p in parameters if not p.has_default)
     else:
-        fields = [field for field in fields_of(node) if field.default is None]
+        fields = [field for field in interpreter.fields(node) if field.default is None]
         yield from ((field.name, annotation_kind(field.annotation)) for field in fields)
 
 

@@ -20,6 +20,7 @@ from kernel_lsp.source.inference.operations import (
     apply_layer,
     created,
     function_of,
+    known_keywords,
     matmul,
 )
 from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
@@ -57,13 +58,20 @@ class Interpreter:
             if isinstance(constructor, FunctionNode):
                 self._construct_in(instance, constructor, given)
             else:
-                instance.attributes |= {each.name: self._field(node, each, given) for each in fields_of(node)}
+                instance.attributes |= {each.name: self._field(node, each, given) for each in self.fields(node)}
         return instance
 
     def class_of(self, annotation: ast.expr | None) -> ast.ClassDef | None:
         """Return the class that an annotation names, in the file or imported from one beside it."""
         found = self.value(annotation, {}) if annotation is not None else None
         return found if isinstance(found, ast.ClassDef) else None
+
+    def fields(self, node: ast.ClassDef, depth: int = MAX_DEPTH) -> list[Field]:
+        """Return the fields of a class, after those that it inherits."""
+        with self._within(node):
+            bases = [base for base in map(self.class_of, node.bases if depth else ()) if base is not None]
+        inherited = [field for base in bases for field in self.fields(base, depth - 1)]
+        return list({field.name: field for field in (*inherited, *fields_of(node))}.values())
 
     def _field(self, node: ast.ClassDef, field: Field, given: Mapping[str, object]) -> object:
         if field.name in given:
@@ -194,6 +202,8 @@ class Interpreter:
                 return self._compare(ops, [self.value(each, scope) for each in (left, *others)])
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._choice(self.value(test, scope), body, orelse, scope)
+            case ast.Slice(lower=lower, upper=upper, step=None):
+                return slice(*(self.value(each, scope) if each is not None else None for each in (lower, upper)))
             case ast.Subscript(value=value, slice=index):
                 return self._item(self.value(value, scope), self.value(index, scope))
             case ast.Dict(keys=keys, values=values):
@@ -293,6 +303,9 @@ class Interpreter:
             index.below = index.below or value.at(0)
         if isinstance(value, list) and isinstance(index, int) and -len(value) <= index < len(value):
             return value[index]
+        if isinstance(value, list) and isinstance(index, slice):
+            bounds = index.start, index.stop
+            return value[index] if all(isinstance(each, int | None) for each in bounds) else UNKNOWN
         if isinstance(value, dict) and isinstance(index, str):
             return value.get(index, UNKNOWN)
         return UNKNOWN
@@ -324,7 +337,7 @@ class Interpreter:
 
     def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         constructor = self._inherited(node, "__init__")
-        names = [field.name for field in fields_of(node)]
+        names = [field.name for field in self.fields(node)]
         if isinstance(constructor, FunctionNode):
             names = _parameter_names(constructor)[1:]
         return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
@@ -372,6 +385,8 @@ class Interpreter:
     def _library(self, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         if name in ("ModuleList", "ParameterList", "list", "tuple", "reversed"):
             return positional[0] if positional else []
+        if name == "zip" and all(isinstance(each, list) for each in positional):
+            return [list(each) for each in zip(*positional, strict=False)]  # type: ignore[call-overload]  # lists
         if name in ("ModuleDict", "ParameterDict", "weight_norm", "spectral_norm"):
             return positional[0] if positional else UNKNOWN
         if name == "enumerate":
@@ -393,7 +408,7 @@ class Interpreter:
                 array.is_state = True
             return array if array is not None else UNKNOWN
         function = function_of(name)
-        found = function(*positional, *_known_keywords(name, keywords)) if function is not None else None
+        found = function(*positional, *known_keywords(name, keywords)) if function is not None else None
         return UNKNOWN if found is None else found
 
     def _binary(self, op: ast.operator, left: object, right: object) -> object:
@@ -447,12 +462,6 @@ _ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_KEYWORDS = {"linear": ("bias",), "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "where": ("other",)}
-"""Keyword arguments of functions that are tensors of known shape, as positions after the positional arguments."""
-
-
-def _known_keywords(name: str, keywords: Mapping[str, object]) -> list[object]:
-    return [keywords[each] for each in _KEYWORDS.get(name, ()) if each in keywords]
 
 
 def _number(name: str, values: Sequence[object]) -> object:

@@ -186,6 +186,15 @@ def _lengths(values: object) -> Iterator[int]:
         values = values[0] if values else None
 
 
+KEYWORDS = {"linear": ("bias",), "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "where": ("other",)}
+"""Keyword arguments of functions that are tensors of known shape, as positions after the positional arguments."""
+
+
+def known_keywords(name: str, keywords: Mapping[str, object]) -> list[object]:
+    """Return the keyword arguments that are tensors of known shape, in order."""
+    return [keywords[each] for each in KEYWORDS.get(name, ()) if each in keywords]
+
+
 def _function(*names: str) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
         FUNCTIONS.update(dict.fromkeys(names, function))

@@ -37,6 +37,7 @@ EXAMPLES = (
     *(Example(extent=extent) for extent in (64, 32, 28, 224, 128, 256)),
     Example(every=64),
     Example(rank=3, every=64),
+    Example(every=56),
 )
 """Examples to try, in order of preference."""
 
