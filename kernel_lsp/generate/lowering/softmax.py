@@ -41,11 +41,12 @@ def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, i
 def log_softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType) -> Tensor:
     """Return x - max - log(sum(exp(x - max)))."""
     peak, total, computed = _softmax_parts(builder, source, axis)
+    log_sum = builder.pointwise(computed, total.shape, lambda index: op("log", Access(total, index)), name="log_sum")
 
     def body(index: tuple[Index, ...]) -> Scalar:
         kept = without(index, (axis,))
         shifted = op("sub", cast(Access(source, index), computed), Access(peak, kept))
-        return op("sub", shifted, op("log", Access(total, kept)))
+        return op("sub", shifted, Access(log_sum, kept))
 
     return builder.pointwise(dtype, source.shape, body)
 

@@ -44,7 +44,8 @@ def _reads_of_columns(group: RowGroup) -> list[Access]:
 def first_reads(scope: Scope, group: RowGroup) -> tuple[list[Access], list[Access]]:
     """Return the reads of tensors in memory that nothing precedes: those that a row makes once, and those along it."""
     found = reads_ahead(scalars_of_group(replace(group, wholes=())), (group.row, group.column))
-    ordered = [access for access in found if access.tensor in scope.kernel.tensor_names]
+    own = {entry.tensor for entry in group.reductions}
+    ordered = [access for access in found if access.tensor in scope.kernel.tensor_names and access.tensor not in own]
     along = [access for access in ordered if group.column in access.variables]
     return [access for access in ordered if access not in along], along
 
