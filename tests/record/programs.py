@@ -265,10 +265,12 @@ with torch.inference_mode():
 """Calls of one shape that differ in a scalar, a constructor's argument, or their dtype."""
 CONFIGURED = """
 import dataclasses
+import types
+import typing
 import torch
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Norm:
     eps: float = 1e-5
 
@@ -289,6 +291,14 @@ class Scale(torch.nn.Module):
         return x * self.weight + self.eps
 
 
+class Sizes(typing.NamedTuple):
+    width: int = 8
+    norm: Norm = Norm()
+
+
+for n, config in enumerate((Sizes(4), types.SimpleNamespace(width=4, norm=Norm(0.5)))):
+    for _ in range(5 - n):
+        Scale(config=config)(torch.ones(3, 4))
 for n, eps in enumerate((1e-5, 1e-3, 1e-3)):
     Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4, requires_grad=n > 1))
 """

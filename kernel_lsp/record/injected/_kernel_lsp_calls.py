@@ -399,30 +399,49 @@ def init_of(frame):
 
 
 def spelled(value, names):
-    """Return the call that constructs a dataclass's object, e.g. ``Config(width=64)``: what differs from its defaults.
-    None for any other object."""
+    """Return the call that constructs an equal object, e.g. ``Config(width=64)``; None for one that no pragma can
+    say."""
     kind = type(value)
     called = kind.__qualname__ if names.get(kind.__name__) is kind else f"{kind.__module__}.{kind.__qualname__}"
-    if not dataclasses.is_dataclass(kind) or not CALLED.fullmatch(called):
+    pairs = arguments_of(value) if CALLED.fullmatch(called) else None
+    texts = {
+        name: literal(given) if type(given) in LITERALS else spelled(given, names)
+        for name, given in pairs or ()
+        if name.isidentifier()
+    }
+    if pairs is None or len(texts) < len(pairs) or None in texts.values():
         return None
-    arguments = []
-    for field in dataclasses.fields(kind):
-        given = getattr(value, field.name, None)
-        if is_default(field, given):
-            continue
-        text = literal(given) if type(given) in LITERALS else spelled(given, names)
-        if not field.init or text is None:
-            return None
-        arguments.append(f"{field.name}={text}")
-    return f"{called}({', '.join(arguments)})"
+    return f"{called}({', '.join(f'{name}={text}' for name, text in texts.items())})"
+
+
+def arguments_of(value):
+    """Return the arguments of a dataclass's object, a named tuple or a namespace that differ from its defaults, by
+    name; None for an object of another class."""
+    kind = type(value)
+    if kind is types.SimpleNamespace or kind is getattr(sys.modules.get("argparse"), "Namespace", None):
+        return list(vars(value).items())
+    if issubclass(kind, tuple) and hasattr(value, "_field_defaults"):
+        defaults = value._field_defaults
+        return [
+            (name, given) for name, given in value._asdict().items() if not is_same(given, defaults.get(name, value))
+        ]
+    if not dataclasses.is_dataclass(kind):
+        return None
+    given = [(field, getattr(value, field.name, None)) for field in dataclasses.fields(kind)]
+    changed = [(field, each) for field, each in given if not is_default(field, each)]
+    return [(field.name, each) for field, each in changed] if all(field.init for field, _ in changed) else None
 
 
 def is_default(field, given):
     if field.default_factory in (list, tuple, dict, set):
         return type(given) is field.default_factory and not given
+    return is_same(given, field.default)
+
+
+def is_same(given, default):
     if type(given) in LITERALS:
-        return type(given) is type(field.default) and given == field.default
-    return given is field.default
+        return type(given) is type(default) and given == default
+    return given is default
 
 
 def literal(value):
