@@ -196,10 +196,9 @@ def is_too_long_to_screen(task: Task, plan: Plan, built: Built, gpu: GpuSpec) ->
 
 
 def _n_written_instructions(built: Built, bound: BoundOperation) -> int:
-    """Return the instructions of the kernels' PTX, each once for each thread."""
-    starts = [(match.start(), match[1]) for match in _ENTRY.finditer(built.ptx)]
-    ends = [*(start for start, _ in starts[1:]), len(built.ptx)]
-    written = {symbol: built.ptx.count(";", start, end) for (start, symbol), end in zip(starts, ends, strict=True)}
+    """Return the instructions of the kernels' PTX, each once for each thread: 0 where libraries do every step."""
+    marks = [*((match.start(), match[1]) for match in _ENTRY.finditer(built.ptx)), (len(built.ptx), "")]
+    written = {symbol: built.ptx.count(";", start, end) for (start, symbol), (end, _) in itertools.pairwise(marks)}
     return sum(
         written.get(built.symbols[launch.kernel], 0) * launch.n_blocks * math.prod(launch.block)
         for launch in bound.launches

@@ -80,3 +80,10 @@ async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_bes
     assert "executor" not in ranked.stages_s
     found = await verdict(tmp_path, with_loop("volatile int go_on = 1; while (go_on) {}"))
     assert isinstance(found.outcome, Rejected)
+
+
+async def test_a_candidate_without_a_kernel_of_its_own_is_not_too_long_to_screen(tmp_path: Path) -> None:
+    by_library = "// kernel-lsp: 1\n// op: affine(x: f32[N]) -> (out: f32[N])\n// library: aten::mul(x, x) -> (out)\n"
+    found = await verdict(tmp_path, by_library, depth="rank")
+    assert isinstance(found.outcome, Crashed)
+    assert "not a library function" in found.outcome.message
