@@ -72,3 +72,9 @@ def test_weight_gradients_take_register_tiles_where_their_parts_fill_the_gpu() -
     text = plan_program(task, gpu=find_gpu("H200")).render({})
     assert "_parts: f32[16, 1, B2, 1, 3, W2]" in text
     assert "deal_sums" in text
+
+
+@pytest.mark.parametrize(("n_terms", "tile"), [(128, "4x8"), (1600, "8x8")])
+def test_many_results_of_few_terms_have_small_tiles(n_terms: int, tile: str) -> None:
+    inputs = [tensor("x", 64, n_terms), tensor("w", 128, n_terms), tensor("b", 128)]
+    assert plan_text(LINEAR, inputs=inputs).realize({}).schedule["f.sums"] == tile

@@ -74,6 +74,15 @@ def test_small_products_compute_an_elementwise_factor_where_they_stage_it() -> N
     assert not checked.plan.backward.scratch
 
 
+@pytest.mark.parametrize(("n_inputs", "n_outputs", "threads"), [(128, 128, 128), (1600, 128, 256)])
+def test_small_gradients_share_a_grid_of_small_blocks(n_inputs: int, n_outputs: int, threads: int) -> None:
+    text = LINEAR.replace("nn.Linear(96, 40)", f"nn.Linear({n_inputs}, {n_outputs})")
+    program = plan_text(text, symbol="Linear", inputs=[tensor("x", 64, n_inputs)], backward=True)
+    schedule = program.realize({}).schedule
+    assert schedule["linear_backward.block"] == threads
+    assert schedule["linear_backward.mm.contraction"] == "split_warps"
+
+
 def test_large_products_read_a_stored_factor() -> None:
     text = "def f(x, w): return F.relu(x) @ w"
     program = plan_text(text, inputs=[tensor("x", 1024, 1024), tensor("w", 1024, 1024)])
