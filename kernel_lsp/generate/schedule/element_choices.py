@@ -33,11 +33,11 @@ MAX_WINDOW = 32
 MAX_UNROLLED_TENSORS = 4
 """Maximum tensors of an elementwise kernel whose threads take several packs of 8."""
 FEW_THREADS = 128
-"""Threads of a block that takes packs of 8 of more tensors than those: gradients of gates in bf16 and f16 took 210.0
-and 210.9 us on an H200 by 256 threads of two packs, 209.0 and 210.0 us so."""
+"""Threads of a block that takes packs of 8 of more tensors than those: gradients of GELU's gates took 209.9 us in bf16
+and 210.8 us in f16 on an H200 by 256 threads of two packs, 208.8 and 208.6 us so."""
 ROTATED_LINES = 2
 """Lines per thread, and threads across lines, where lines of 16 bits read as much of shared operands as they write:
-rotary embeddings took 43.2 us on an H200 by single lines, 42.3 us by four lines per block, and 41.8 us so."""
+rotary embeddings took 43.2 us on an H200 by single lines, 42.5 us by 128 threads of them, and 41.9 us so."""
 MAX_UNROLLED_BYTES = 16
 """Maximum bytes that a pack reads for its thread to take a second one. On an H200 softplus of 6.4 GB took 3150 us with
 one and 3004 us with two, a product of int8 and a scale 59.6 and 56.5 us."""
