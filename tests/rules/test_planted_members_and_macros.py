@@ -52,6 +52,28 @@ cudaError_t run(float** y, int n) {
     return error;
 }
 """
+OWN_STATES = """
+__global__ void draw(unsigned* __restrict__ y, unsigned key) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = i ^ key;
+}
+cudaError_t run(unsigned** y, int n) {
+    const int n_blocks = (n + 255) / 256;
+    const size_t n_states = HOLE;
+    cudaError_t error = cudaMalloc(y, n_states * sizeof(unsigned));
+    if (error == cudaSuccess) draw<<<n_blocks, 256>>>(*y, 7u);
+    return error;
+}
+"""
+SIDES = """
+typedef struct { double* mass; int n; } bodies_t;
+typedef struct { double* mass; int n; } device_bodies_t;
+cudaError_t load(const bodies_t* from, device_bodies_t* to, int n) {
+    cudaError_t error = cudaMalloc((void**)&to->mass, n * sizeof(double));
+    if (error != cudaSuccess) return error;
+    return cudaMemcpy(to->mass, from->mass, HOLE, cudaMemcpyHostToDevice);
+}
+"""
 HALO = """
 __global__ void blur(const float* __restrict__ x, float* __restrict__ y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.xHOLE;
@@ -102,6 +124,8 @@ void run(const float* x, float* y) { flip<<<1, 128>>>(x, y); }
         ("KL256", PACKS, "y[i + k] = a", "y[k] += a"),
         ("KL256", WHOLE_BUFFER, "n", "n_blocks * 256"),
         ("KL256", WHOLE_BUFFER, "n", "256 * (size_t)n_blocks"),
+        ("KL201", OWN_STATES, "n", "(size_t)n_blocks * 256"),
+        ("KL254", SIDES, "n", "n * sizeof(double)"),
         ("KL201", HALO, "", " + 1"),
         ("KL201", LEAVES, "", " + 1"),
         ("KL201", TILES, "2", "n_steps"),
@@ -113,6 +137,13 @@ void run(const float* x, float* y) { flip<<<1, 128>>>(x, y); }
 def test_a_planted_defect_is_found_and_its_twin_is_not(code: str, text: str, defect: str, correct: str) -> None:
     assert code in {each.code for each in cuda.check(text.replace("HOLE", defect))}
     assert code not in {each.code for each in cuda.check(text.replace("HOLE", correct))}
+
+
+def test_a_member_of_one_name_is_on_the_side_of_its_own_structure() -> None:
+    assert not [each for each in cuda.check(SIDES.replace("HOLE", "n * sizeof(double)")) if each.code == "KL255"]
+    one = SIDES.replace("bodies_t* from", "device_bodies_t* from").replace("HOLE", "n * sizeof(double)")
+    one = one.replace("typedef struct { double* mass; int n; } bodies_t;\n", "")
+    assert [each.code for each in cuda.check(one)] == ["KL255"]
 
 
 COUNTER = """

@@ -26,9 +26,11 @@ def structure_name(type_text: str) -> str:
 
 
 def structure_of(parsed: ParsedCuda, member: Node) -> str:
-    """Return the name of the structure or class that a member's declaration is in."""
+    """Return the name of the structure or class that a member's declaration is in: its own, or that of a `typedef`."""
     owner = member.parent.parent if member.parent is not None else None
     name = None if owner is None else owner.child_by_field_id(fields.NAME)
+    if name is None and owner is not None and owner.parent is not None and owner.parent.type == "type_definition":
+        name = owner.parent.child_by_field_id(fields.DECLARATOR)
     return "" if name is None else parsed.source(name).partition("<")[0]
 
 

@@ -10,6 +10,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.launch_shapes import counts_elements
 from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
 from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned, said
 from kernel_lsp.rules.cuda.model import Function
@@ -300,16 +301,10 @@ def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
         return ""
     quotient = _quotient(function, parts[0])
     is_padded = quotient is not None and _is_rounded(function, *quotient[:2], known_value(function, quotient[1]))
-    if is_padded or known_value(function, parts[0]) is not None or _counts_elements(function, parts[0]):
+    grid = function.source(parts[0])
+    if is_padded or known_value(function, parts[0]) is not None or counts_elements(grid, function.text):
         return ""
     return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
-
-
-def _counts_elements(function: Function, grid: Node) -> bool:
-    """Return whether a grid's name is a factor of another size: arrays have the elements of whole blocks."""
-    name = function.source(grid)
-    factor = rf"\b{name}\s*\)?\s*\*|\*\s*(?:\([\w\s:]+\)\s*)?(?:static_cast<[^<>]*>\()?{name}\b"
-    return grid.type == "identifier" and re.search(factor, function.text) is not None
 
 
 _SPACES = re.compile(r"\s*([-+*/(),])\s*")

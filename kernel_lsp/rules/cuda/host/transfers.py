@@ -351,8 +351,9 @@ def _side_of_result(function: Function, text: str) -> str:
 def _side_of_member(function: Function, text: str) -> str:
     """Return the side of a member, or of a pointer outside of functions, as the file allocates it."""
     name = re.fullmatch(r"(?:\w+\s*(?:\.|->)\s*)*(\w+)", text)
-    if name is None or (name[0] != name[1] and not any(name[1] in each for each in function.file.members.values())):
-        return ""
+    owners = [] if name is None else [each for each in function.file.members.values() if name[1] in each]
+    if name is None or (name[0] != name[1] and len(owners) != 1):
+        return ""  # another structure may have its member of this name on the other side
     sides = {side for known, side in function.file.allocated_sides if known == name[1]}
     return sides.pop() if len(sides) == 1 else "" if sides else _side_by_name(name[1])
 
