@@ -125,6 +125,7 @@ void run(const float* x, float* y) { flip<<<1, 128>>>(x, y); }
         ("KL256", WHOLE_BUFFER, "n", "n_blocks * 256"),
         ("KL256", WHOLE_BUFFER, "n", "256 * (size_t)n_blocks"),
         ("KL201", OWN_STATES, "n", "(size_t)n_blocks * 256"),
+        ("KL201", OWN_STATES, "n_blocks * n", "n_blocks * (size_t)256"),
         ("KL254", SIDES, "n", "n * sizeof(double)"),
         ("KL201", HALO, "", " + 1"),
         ("KL201", LEAVES, "", " + 1"),

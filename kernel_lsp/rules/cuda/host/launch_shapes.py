@@ -130,10 +130,14 @@ _REMAINDER = r"(?<![\w.])%s\s*(?:%%|&(?!&))"
 _WAYS = rf"(?:{_CHECK}|\w\s*=(?!=)[^;]*){_REMAINDER}|{_REMAINDER}{_REFUSAL}|{_REMAINDER}[^;{{}}]*(?<![\w.])%s\s*\+="
 
 
-def counts_elements(grid: str, text: str) -> bool:
-    """Return whether a grid's name is a factor of another size: arrays have the elements of whole blocks."""
-    factor = rf"\b{grid}\s*\)?\s*\*|\*\s*(?:\([\w\s:]+\)\s*)?(?:static_cast<[^<>]*>\()?{grid}\b"
-    return grid.isidentifier() and re.search(factor, text) is not None
+def counts_elements(grid: str, block: str, text: str) -> bool:
+    """Return whether a text multiplies a grid's name with the threads of a block, or a number: arrays have the elements
+    of whole blocks."""
+    threads = rf"(?:\d+|{re.escape(block)})\b"
+    cast = r"(?:\([\w\s:]+\)\s*|static_cast<[^<>]*>\()?"
+    return grid.isidentifier() and (
+        re.search(rf"\b{grid}\s*\)?\s*\*\s*{cast}{threads}|\b{threads}\s*\*\s*{cast}{grid}\b", text) is not None
+    )
 
 
 def _divides_exactly(grid: str, launch: HostLaunch, defined: Mapping[str, str]) -> bool:
@@ -141,7 +145,7 @@ def _divides_exactly(grid: str, launch: HostLaunch, defined: Mapping[str, str]) 
     host handles: it checks it, refuses or pads other sizes, launches only the ones that divide or names the remainder.
     A warning alone is not enough: ``if (n % 16 != 0) return cudaErrorInvalidValue;``. A number of blocks that is a
     factor of another size is exact as well: that many elements are allocated."""
-    if counts_elements(launch.sizes[0], launch.before):
+    if len(launch.sizes) > 1 and counts_elements(launch.sizes[0], launch.sizes[1], launch.before):
         return True
     if re.search(r"[-+]|\w\(", _QUOTIENT.sub("", grid)):
         return False

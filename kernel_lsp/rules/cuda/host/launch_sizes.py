@@ -301,8 +301,8 @@ def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
         return ""
     quotient = _quotient(function, parts[0])
     is_padded = quotient is not None and _is_rounded(function, *quotient[:2], known_value(function, quotient[1]))
-    grid = function.source(parts[0])
-    if is_padded or known_value(function, parts[0]) is not None or counts_elements(grid, function.text):
+    is_padded = is_padded or counts_elements(function.source(parts[0]), function.source(parts[1]), function.text)
+    if is_padded or known_value(function, parts[0]) is not None:
         return ""
     return f"grid is rounded up, and `{function.callee(call)}` checks no index: its last block writes beyond the end"
 
