@@ -83,6 +83,13 @@ def test_small_gradients_share_a_grid_of_small_blocks(n_inputs: int, n_outputs: 
     assert schedule["linear_backward.mm.contraction"] == "split_warps"
 
 
+def test_small_products_of_open_sizes_read_a_stored_factor() -> None:
+    text = "def f(x, w): return F.relu(x) @ w"
+    program = plan_text(text, inputs=[tensor("x", 9, 96), tensor("w", 96, 40)])
+    schedule = program.realize({}).schedule
+    assert [value for name, value in schedule.items() if name.endswith(".inlined")] == [0]
+
+
 def test_large_products_read_a_stored_factor() -> None:
     text = "def f(x, w): return F.relu(x) @ w"
     program = plan_text(text, inputs=[tensor("x", 1024, 1024), tensor("w", 1024, 1024)])
