@@ -182,18 +182,18 @@ class Arm:
 
     task: str
     name: str
-    n_correct: int
+    n_timed: int
     gains: dict[int, float]
 
 
 def read_arm(path: Path) -> Arm:
-    """Read one file of kernels."""
-    kernels = json.loads(path.read_text())
+    """Read one file of kernels; those without an outcome were not measured, those without a time are not correct."""
+    kernels = [kernel for kernel in json.loads(path.read_text()) if kernel["outcome"]]
     gains = dict.fromkeys((int(kernel["slot"]) for kernel in kernels), 0.0)
-    right = [kernel for kernel in kernels if kernel["outcome"] == "correct" and kernel["time_us"]]
-    gains |= {each["slot"]: max(0.0, math.log(each["best_before_us"] / each["time_us"])) for each in right}
+    timed = [kernel for kernel in kernels if kernel["time_us"]]
+    gains |= {each["slot"]: max(0.0, math.log(each["best_before_us"] / each["time_us"])) for each in timed}
     task = path.name.removesuffix(".kernels.json").rsplit(".", 1)[0]
-    return Arm(task, _strategy(path), len(right), gains)
+    return Arm(task, _strategy(path), len(timed), gains)
 
 
 def print_arms(found: Sequence[Arm]) -> None:
@@ -205,7 +205,7 @@ def print_arms(found: Sequence[Arm]) -> None:
         arms = [each for each in found if each.name == name]
         gains = [gain for each in arms for gain in each.gains.values()]
         n_faster = sum(gain > 0 for gain in gains)
-        counts = f"correct {share(sum(each.n_correct for each in arms), len(gains))}, faster {n_faster}"
+        counts = f"timed {share(sum(each.n_timed for each in arms), len(gains))}, faster {n_faster}"
         by_task = ", ".join(f"{each.task} {math.exp(statistics.fmean(each.gains.values())):.3f}x" for each in arms)
         print(f"{name:<11}{math.exp(statistics.fmean(gains)):.3f}x over {len(gains)} prompts ({by_task}), {counts}")
     base = {each.task: each.gains for each in found if each.name == BASE_ARM}
@@ -227,7 +227,8 @@ def difference(pairs: Sequence[Sequence[float]]) -> str:
     low, high = np.exp(np.quantile(over_prompts, (0.025, 0.975)))
     wide_low, wide_high = np.exp(np.quantile(over_tasks, (0.025, 0.975)))
     mean = math.exp(statistics.fmean(statistics.fmean(task) for task in pairs))
-    found = "no effect that they can show" if wide_low <= 1.0 <= wide_high else "an effect"
+    is_shown = not wide_low <= 1.0 <= wide_high
+    found = f"a difference on {len(pairs)} tasks" if is_shown else "no effect that they can show"
     over = f"over prompts [{low:.3f}, {high:.3f}], over tasks, too, [{wide_low:.3f}, {wide_high:.3f}]"
     return f"{mean:.3f}x {over}: {found}"
 

@@ -81,9 +81,9 @@ def evidence(folder: Path) -> str:
 
 
 def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None]) -> None:
-    """Write replies to prompts whose fastest kernel takes 100 us; None for an incorrect one."""
+    """Write replies to prompts whose fastest kernel takes 100 us: None if incorrect, 0 if not measured."""
     kernels = [
-        {"slot": n, "outcome": "correct" if us else "mismatch", "time_us": us, "best_before_us": 100.0}
+        {"slot": n, "outcome": {None: "mismatch", 0.0: ""}.get(us, "correct"), "time_us": us, "best_before_us": 100.0}
         for n, us in enumerate(times_us)
     ]
     (folder / f"{task}.{arm}.kernels.json").write_text(json.dumps(kernels[::-1]))
@@ -92,12 +92,12 @@ def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None]) -
 def test_evidence_pairs_the_replies_to_the_same_kernels(tmp_path: Path) -> None:
     for task in ("a", "b"):
         write_arm(tmp_path, task, "ordered", [50.0, 25.0])
-        write_arm(tmp_path, task, "random", [100.0])  # half the speed-up; the second reply is missing
+        write_arm(tmp_path, task, "random", [100.0, 0.0])  # half the speed-up; the second reply was not measured
         write_arm(tmp_path, task, "no_profile", [25.0, 50.0])  # twice and half: the same mean
     shown = evidence(tmp_path)
     assert "ordered    2.828x over 4 prompts (a 2.828x, b 2.828x)" in shown
     assert "random order against ordered, 2 pairs: 0.500x over prompts [0.500, 0.500]" in shown
-    assert "[0.500, 0.500]: an effect" in shown
+    assert "[0.500, 0.500]: a difference on 2 tasks" in shown
     assert "without a profile against ordered, 4 pairs: 1.000x over prompts [0.500, 2.000]" in shown
     assert "[0.500, 2.000]: no effect that they can show" in shown
 
@@ -107,6 +107,6 @@ def test_evidence_keeps_the_shown_kernel_where_a_reply_is_incorrect_or_slower(tm
     write_arm(tmp_path, "a", "random", [None, 400.0])
     write_arm(tmp_path, "a", "no_profile", [50.0, 50.0])
     shown = evidence(tmp_path)
-    assert "random     1.000x over 2 prompts (a 1.000x), correct 1 of 2" in shown
+    assert "random     1.000x over 2 prompts (a 1.000x), timed 1 of 2" in shown
     assert "faster 0" in shown
     assert "random order against ordered, 2 pairs: 0.500x" in shown
