@@ -37,7 +37,8 @@ class StartAhead:
     @staticmethod
     def _is_usable(start: SessionStart, settings: Settings) -> bool:
         worker = getattr(start, "worker", None)  # unset where no interpreter was found
-        return start.settings == settings and worker is not None and worker.is_alive
+        is_fresh = worker is not None and worker.is_alive and not worker.ran_user_code
+        return start.settings == settings and is_fresh
 
 
 def _settings_of(request: JobRequest) -> Settings | None:

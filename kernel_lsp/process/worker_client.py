@@ -197,6 +197,8 @@ class Worker:
     ) -> None:
         """`sandbox` is the process's confinement level; None selects the strongest of this machine."""
         self.python = python
+        self.ran_user_code = False
+        """It tried inputs in its own process: what the file registered or cached there remains."""
         self._capture_deadline_s = capture_deadline_s
         folder = (cache or default_cache_directory()) / WORKER_CACHE
         confinement = worker_confinement(
@@ -297,6 +299,7 @@ class Worker:
         Raises TargetError with the first one's failure, EnvironmentProblem."""
         request = {"command": "try_inputs", "sources": [source.model_dump(mode="json") for source in sources]}
         reply = await self._ask_about(sources[0], request, self._capture_deadline_s)
+        self.ran_user_code = self.ran_user_code or bool(reply.get("in_place"))
         return int(reply["accepted"])
 
     async def make_case(

@@ -60,6 +60,9 @@ COMMANDS = {
     "recheck": ("gpu.check", "handle_recheck"),
 }
 """Command -> (module, function)."""
+APART = frozenset({"try_inputs"})
+"""Commands that run the user's code in a child: its modules, registered operators, default dtype and cached fake
+tensors would stay for the capture that follows."""
 RENEW = "renew"
 DRIVER = "libcuda.so.1"
 
@@ -73,7 +76,7 @@ def serve(first: dict[str, Any] | None = None) -> dict[str, Any] | None:
     for request in itertools.chain([first] if first else [], map(json.loads, requests)):
         if request["command"] == RENEW:
             return request
-        answers.write(json.dumps(answer(request)) + "\n")
+        answers.write(json.dumps(_answer_apart(request) if request["command"] in APART else answer(request)) + "\n")
         answers.flush()
     return None
 
@@ -89,6 +92,37 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         traceback.print_exc()
         detail = f"{type(error).__name__}: {error}"
         return {"error": Failure(f"the worker failed: {detail}", next_step="report this with the file").as_json()}
+
+
+def _answer_apart(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a child process, which ends with it; how it dies, this process dies, too. Where no child can
+    start, this process answers, and says so as ``in_place``."""
+    try:
+        _find(request["command"])  # its modules stay for later requests
+    except Failure as failure:
+        return {"error": failure.as_json()}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        reading, writing = os.pipe()
+        child = os.fork()
+    except (AttributeError, OSError):  # Windows, or a limit on processes
+        return {**answer(request), "in_place": True}
+    if not child:
+        with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+            pipe.write(json.dumps(answer(request)) + "\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        text = pipe.readline()  # not to its end, which processes of the user's code may hold open
+    status = os.waitpid(child, 0)[1]
+    if text:
+        return json.loads(text)
+    if os.WIFSIGNALED(status):
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
 
 
 def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

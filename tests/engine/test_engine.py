@@ -299,6 +299,8 @@ async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) ->
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in kept} == {own}
         inferred = await inferring
         assert inferred.result is not None, inferred.error
+        kept &= workers()  # without the child that tried the shapes
+        assert len(kept) == 1
         (tmp_path / "scale.py").write_text(SCALE)
         running = asked.optimize("run", settings)
         await asked.until("run", "run_started")
@@ -307,6 +309,44 @@ async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) ->
         reply = await running
         assert reply.result is not None, reply.error
         assert not workers()
+
+
+REGISTERS = """\
+import torch
+
+torch.set_default_dtype(torch.float64)
+library = torch.library.Library("registers", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+
+
+{pragma}
+def scale(x, weight: torch.Tensor):
+    return torch.relu(torch.ops.registers.twice(x) * weight + 1.0)
+"""
+OTHER = """\
+import torch
+
+
+# kernel-lsp: x=f32[64, 256]
+def other(x):
+    return x + torch.full((256,), 0.5)
+"""
+
+
+@pytest.mark.parametrize("target", ["scale.py::scale", "other.py::other"])
+async def test_what_a_file_does_at_import_does_not_outlive_the_inference(tmp_path: Path, target: str) -> None:
+    async with engine(tmp_path) as asked:
+        (tmp_path / "scale.py").write_text(REGISTERS.format(pragma=""))
+        (tmp_path / "other.py").write_text(OTHER)
+        settings = {"device": "cpu", "generations": 1, "proposals": 1}
+        request = InferInputs(id="infer", directory=tmp_path, target="scale.py::scale", settings=settings)
+        assert (await asked.ask(request)).error is None
+        pragma = "# kernel-lsp: x=f32[64, 256], weight=f32[256]"
+        (tmp_path / "scale.py").write_text(REGISTERS.format(pragma=pragma))
+        reply = await asked.optimize("run", settings, target)
+        assert reply.result is not None, reply.error
+        assert "f64[" not in RunResult.model_validate(reply.result).files[0].text
 
 
 async def test_the_process_of_an_inference_ends_when_no_run_follows(
