@@ -84,6 +84,15 @@ def test_planes_that_do_not_fit_shared_memory_go_apart() -> None:
     assert not is_offered(module("3, 8, 3, padding=1"), 3, 224)
 
 
+@pytest.mark.parametrize(
+    "body", ["F.max_pool2d(F.relu(self.conv(x)), 2)", "F.max_pool2d(self.conv(x), 2, ceil_mode=True)"]
+)
+def test_planes_that_windows_do_not_cover_go_apart(body: str) -> None:
+    """The contract would exclude the captured sizes."""
+    assert is_offered(module("1, 8, 3", body), 1, 16)
+    assert not is_offered(module("1, 8, 3", body), 1, 15)
+
+
 def is_offered(text: str, n_channels: int, size: int) -> bool:
     inputs = [tensor("x", 2, n_channels, size, size)]
     program = plan_text(text, symbol="M", inputs=inputs, backward=True)

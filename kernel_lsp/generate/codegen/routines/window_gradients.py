@@ -105,7 +105,10 @@ def shape_of(source: Tensor, weight: Tensor, padding: Sequence[int]) -> WindowSh
 
 
 def channels_of(shape: WindowShape, n_outputs: int, workload: Workload) -> list[int]:
-    """Return the numbers of output channels that a block may have, the default first."""
+    """Return the numbers of output channels that a block may have, the default first; none where windows leave out some
+    of what is convolved at the captured sizes, which the contract excludes."""
+    if any(workload.size(size) % 2 for size in shape.convolved):
+        return []
     return [
         channels
         for channels in CHANNELS
