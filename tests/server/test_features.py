@@ -247,11 +247,31 @@ def test_every_target_has_a_lens(scale: Opened) -> None:
         ("def f(x):\n    torch.save(x, 'x.pt')\n", False),
         ("def f(model, x):\n    return torch.softmax(model(x), -1)\n", False),
         ("def f(net, x):\n    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n    return torch.exp(x)\n", False),
+        ("def f(x):\n    a, b = x.chunk(2, -1)\n    return torch.cat((-b, a), -1)\n", True),
+        ("def f(x):\n    half = x[..., : x.shape[-1] // 2]\n    return torch.exp(half)\n", True),
+        ("def f(x):\n    n = x.shape[0]\n    return torch.arange(n)\n", False),
     ],
 )
 def test_a_function_without_annotations_is_a_target_where_torch_computes_its_result(text: str, has_lens: bool) -> None:
     text = f"import torch\nimport torch.nn.functional as F\n\n\n{text}"
     assert bool(analyse("python", "a.py", text).targets) == has_lens
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("def main(q, cos, sin):\n    return q * cos + turned(q) * sin\n", ["turned", "main"]),
+        ("def main(q):\n    return twice(q)\n\n\ndef twice(q):\n    return turned(turned(q)) + turned(q)\n", None),
+        ("def main(options):\n    return turned(options.x)\n", ["turned"]),
+        ("def main(q):\n    return main(q)\n", ["turned"]),
+    ],
+)
+def test_a_function_is_a_target_where_a_formula_of_its_file_computes_its_result(
+    body: str, names: list[str] | None
+) -> None:
+    text = f"import torch\n\n\ndef turned(x):\n    return torch.cat((-x, x), -1)\n\n\n{body}"
+    found = [target.symbol for target in analyse("python", "a.py", text).targets]
+    assert found == (names or ["turned", "main", "twice"])
 
 
 def test_lenses_move_with_the_text(scale: Opened) -> None:
