@@ -114,7 +114,8 @@ _NAMED_DIM = re.compile(r"([A-Za-z_]\w*)\s*=\s*(\d{1,18})", re.ASCII)
 _BELOW = re.compile(r"\s*<\s*(.+)", re.DOTALL)
 _BETWEEN = re.compile(r"\s*in\s*\[(.+),(.+)\)\s*", re.DOTALL)
 _PYTHON_LITERALS: dict[str, bool] = {"True": True, "False": False, "true": True, "false": False}
-_CONSTRUCTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*\(.*\)", re.DOTALL)
+CONSTRUCTION = re.compile(r"(?:[A-Za-z_]\w*\.)*_*[A-Z]\w*\(.*\)", re.DOTALL)
+"""A call of a class, by its capital letter: functions of sizes begin with a small one."""
 _QUOTED = re.compile(r"""'([^'\\]*)'|"([^"\\]*)\"""")
 
 
@@ -159,7 +160,7 @@ def _init_argument(name: str, value: str, line: int) -> InitArgument:
     quoted = _QUOTED.fullmatch(value)
     if quoted:
         return quoted.group(1) or quoted.group(2) or ""
-    if not _CONSTRUCTION.fullmatch(value):
+    if not CONSTRUCTION.fullmatch(value):
         return _number(name, value, line)
     try:
         call = ast.parse(value, mode="eval").body

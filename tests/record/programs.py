@@ -301,6 +301,10 @@ for n, config in enumerate((Sizes(4), types.SimpleNamespace(width=4, norm=Norm(0
         Scale(config=config)(torch.ones(3, 4))
 for n, eps in enumerate((1e-5, 1e-3, 1e-3)):
     Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4, requires_grad=n > 1))
+cyclic = Config(width=4, shape=tuple(range(100)))
+Scale(config=cyclic)(torch.ones(3, 4))
+cyclic.shape = cyclic
+Scale(config=cyclic)(torch.ones(3, 4))
 """
 LAYOUTS = """
 import torch

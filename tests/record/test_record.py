@@ -74,6 +74,7 @@ def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Pat
         ("config=Sizes(width=4)", 5),
         ("config=types.SimpleNamespace(width=4, norm=Norm(eps=0.5))", 4),
         ("config=Config(width=4, norm=Norm(eps=0.001))", 2),
+        ("", 2),  # what refers to itself, or has a long tuple
         ("config=Config(width=4, norm=Norm())", 1),
     ]
     source = read_target("configured.py::Scale", tmp_path)

@@ -237,6 +237,17 @@ def test_an_argument_that_is_a_dataclass_is_constructed(parameter: str) -> None:
     check(CONFIG + module(constructor, "self.a(x)", parameter), *expected)
 
 
+def test_an_argument_whose_class_no_pragma_can_name_is_an_object() -> None:
+    text = CONFIG.replace("Config", "_Config") + module("self.a = nn.Linear(c.width, 8)", "self.a(x)", "c: _Config")
+    check(text.replace("    width: int\n", "    kind: ClassVar[str]\n    width: int\n"), "c=_Config(width=1024)")
+    source = parse_python(text.replace("_Config", "config"), "m.py")
+    owner = source.definition("f")
+    assert isinstance(owner, ast.ClassDef)
+    function = source.inherited(owner, "forward")
+    assert isinstance(function, FunctionNode)
+    assert propose(Signature(source, function, owner, parse_pragma([]))).objects == ("c",)
+
+
 def test_an_object_has_the_fields_that_its_class_inherits() -> None:
     text = CONFIG + "\n@dataclass\nclass Deep(Config):\n    layers: tuple = (64, 128)\n\n"
     lines = (

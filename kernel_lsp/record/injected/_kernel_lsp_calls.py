@@ -37,8 +37,10 @@ MAX_SIGNATURES = 128
 """Maximum signatures kept per target: several may be of one configuration, with arguments by place and by name."""
 SCALARS = (bool, int, float)
 LITERALS = (*SCALARS, str, tuple, list, type(None))
-CALLED = re.compile(r"(?!__main__)(?:[A-Za-z_]\w*\.)*[A-Z]\w*")
+CALLED = re.compile(r"(?!__main__)(?:[A-Za-z_]\w*\.)*_*[A-Z]\w*")
 """Names of classes as a pragma says them."""
+MAX_PARTS = 64
+"""Maximum parts of a sequence that a pragma says: longer ones are data."""
 NAMED_KINDS = frozenset((*SCALARS, str))
 """Kinds of arguments whose value is part of a signature; of others it is the kind."""
 DTYPES = {
@@ -390,12 +392,20 @@ def init_of(frame):
             items.append(f"{name}={value!r}")
         elif type(value) is str and value.isprintable() and not set(value) & set("'\"\\"):
             items.append(f"{name}='{value}'")
-        elif (called := spelled(value, frame.f_globals)) is not None:
+        elif (called := spelled_if_possible(value, frame.f_globals)) is not None:
             items.append(f"{name}={called}")
         elif value is not None:
             opaque.append(name)
     extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
     return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]
+
+
+def spelled_if_possible(value, names):
+    """Return the call as `spelled` does, and None for an object that refers to itself, or whose attributes raise."""
+    try:
+        return spelled(value, names)
+    except Exception:  # a property of the user's class may raise anything; RecursionError of a cycle
+        return None
 
 
 def spelled(value, names):
@@ -447,6 +457,8 @@ def is_same(given, default):
 def literal(value):
     """Return a number, a string or a sequence of them as a pragma says it; None for what it cannot say."""
     if type(value) in (tuple, list):
+        if len(value) > MAX_PARTS:
+            return None
         parts = [literal(part) if type(part) in LITERALS else None for part in value]
         return None if None in parts else repr(value)
     if type(value) is str:

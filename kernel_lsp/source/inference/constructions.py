@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from kernel_lsp.source.inference.interpreter import Interpreter
 from kernel_lsp.source.inference.values import fields_of
-from kernel_lsp.source.pragma import annotation_kind
+from kernel_lsp.source.pragma import CONSTRUCTION, annotation_kind
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameters_of
 
 Guess = Callable[[str, str], str]
@@ -31,7 +31,8 @@ def construction(
     if node is None:
         return None
     called = node.name if annotation is None else ast.unparse(annotation)
-    return f"{called}({', '.join(f'{each}={guess(each, kind)}' for each, kind in _required(interpreter, node))})"
+    text = f"{called}({', '.join(f'{each}={guess(each, kind)}' for each, kind in _required(interpreter, node))})"
+    return text if CONSTRUCTION.fullmatch(text) else None
 
 
 def _required(interpreter: Interpreter, node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from kernel_lsp.source.inference.arrays import Array
@@ -63,6 +64,8 @@ def fields_of(node: ast.ClassDef) -> list[Field]:
     for statement in node.body:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default):
+                if default is None and re.search(r"\b(ClassVar|KW_ONLY)\b", ast.unparse(annotation)):
+                    continue  # no argument
                 found.append(Field(name, annotation, default))
             case ast.Assign(targets=[ast.Name(id=name)], value=default):
                 found.append(Field(name, None, default))
