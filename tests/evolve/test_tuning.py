@@ -376,3 +376,21 @@ async def test_a_library_that_compiles_at_once_does_not_end_the_search_before_th
     assert result.winner.origin.schedule == {"contraction": "tiled"}
     assert [depth for _, depth in device.asked] == ["rank", "full"]
     assert result.is_cut_short
+
+
+class QuickProgram(Program):
+    """Beside the default there are a library and a quick schedule."""
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        chosen, us = schedule.get("contraction", "tiled"), {"tiled": 50.0, "library": 80.0, "quick": 60.0}
+        knob = Knob("contraction", tuple(us), "tiled")
+        return Realized({"contraction": chosen}, kernel(us[str(chosen)]), (knob,))
+
+
+async def test_a_library_that_waits_for_an_abandoned_default_is_not_the_end_of_the_run(tmp_path: Path) -> None:
+    device, limit = CompilingDevice(), TimeLimit(0.5, time.monotonic())
+    device.n_slots = 4
+    result = await searched(tmp_path, device, limit=limit, program=QuickProgram())
+    assert result.winner is not None
+    assert result.winner.origin.schedule == {"contraction": "quick"}
+    assert result.is_cut_short

@@ -199,16 +199,19 @@ class Search:
         return bool(found)
 
     async def _screen(self, candidate: Candidate) -> tuple[Verdict, Event] | None:
-        """Return the verdict with its event, or None for a candidate that was abandoned meanwhile."""
+        """Return the verdict with its event, or None for a candidate that was abandoned meanwhile, itself or with the
+        default that it waits for."""
+        waited_for = {candidate.id}
         try:
             if self._default is not None and self._gives_way(candidate):
+                waited_for.add(self._default.id)
                 default, _ = await self._evaluations.evaluate(self._default, self._depth)
                 self._screened[default.candidate_id] = default
                 if self._is_enough():
                     return None
             return await self._evaluations.evaluate(candidate, self._depth)
         except asyncio.CancelledError:
-            if candidate.id in self._abandoned:
+            if waited_for & self._abandoned:
                 return None
             raise
 
