@@ -179,7 +179,8 @@ def _number(node: ast.expr, init: ast.FunctionDef, scope: Scope) -> int:
 
 
 def _value_of_field(name: str, scope: Scope) -> int:
-    """Return the number that a class of the file sets a field to; 0 if none does."""
+    """Return the least number that a class of the file sets a field to; 0 if none does."""
+    values = []
     classes = [each for each in scope.module.tree.body if isinstance(each, ast.ClassDef)]
     for field in (field for each in classes for field in each.body):
         match field:
@@ -187,8 +188,8 @@ def _value_of_field(name: str, scope: Scope) -> int:
                 ast.AnnAssign(target=ast.Name(id=said), value=ast.Constant(value=int(value)))
                 | ast.Assign(targets=[ast.Name(id=said)], value=ast.Constant(value=int(value)))
             ) if said == name:
-                return value
-    return 0
+                values.append(value)
+    return min(values, default=0)
 
 
 def _given_to_class(name: str, parameters: list[ast.arg], scope: Scope) -> list[ast.expr]:
