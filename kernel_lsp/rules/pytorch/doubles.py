@@ -125,8 +125,8 @@ def _is_accumulator(target: ast.expr, value: ast.Call, scope: Scope) -> bool:
             if _ACCUMULATES.fullmatch(node.func.attr) and re.match(rf"{re.escape(name)}(?!\w)", changed):
                 return True
         match node:
-            case ast.Assign(targets=[ast.Attribute() as changed], value=ast.BinOp(left=old, op=ast.Add(), right=new)):
-                if name == ast.unparse(changed) and name in (ast.unparse(old), ast.unparse(new)):
+            case ast.Assign(targets=[ast.Attribute() as summed], value=ast.BinOp(left=old, op=ast.Add(), right=new)):
+                if name == ast.unparse(summed) and name in (ast.unparse(old), ast.unparse(new)):
                     return True
     return False
 
