@@ -50,9 +50,9 @@ class WindowGradients:
         return [tensor for tensor in self.results if tensor is not None]
 
     @property
-    def n_outputs(self) -> int:
-        """Return the output channels."""
-        return self.convolution.weight.shape[0].constant or 0
+    def n_outputs(self) -> Index:
+        """Return the output channels, a fixed number or not."""
+        return self.convolution.weight.shape[0]
 
     def channels(self, live: Collection[Tensor], workload: Workload) -> list[int]:
         """Return the numbers of output channels that a block may have, the default first; none where a gradient is not
@@ -66,8 +66,11 @@ class WindowGradients:
         bias = () if convolution.bias is None else (convolution.bias,)
         operands = (self.grad, convolution.source, convolution.weight, *bias)
         settings = (channels, int(self.has_relu), int(has_image), *convolution.padding)
-        n_groups = as_index(self.n_outputs // channels)
-        shape = (convolution.source.shape[0], n_groups, self.shape.record(channels, has_image=has_image))
+        shape = (
+            convolution.source.shape[0],
+            self.n_outputs // as_index(channels),
+            self.shape.record(channels, has_image=has_image),
+        )
         serial = min(tensor.serial for tensor in self.tensors) - 1
         return Tensor("grad_parts", serial, DType.F32, shape, Routine(KIND, operands, settings))
 

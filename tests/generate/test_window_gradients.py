@@ -64,6 +64,24 @@ def test_without_the_gradient_of_the_image() -> None:
     assert "grad_parts: f32[B, 1, 80]" in checked.text
 
 
+OF_OPEN_CHANNELS = "def f(x, w, b): return F.max_pool2d(F.relu(F.conv2d(x, w.view(-1, 1, 3, 3), b)), 2)"
+
+
+@pytest.mark.parametrize("launches", [None, "each", "cooperative"])
+def test_an_open_number_of_output_channels(launches: str | None) -> None:
+    """Weights are inputs: an infinite or NaN one meets no zeros outside of what is convolved."""
+    checked = check(
+        OF_OPEN_CHANNELS,
+        inputs=[tensor("x", 2, 1, 8, 10), tensor("w", 8, 9), tensor("b", 8)],
+        backward=True,
+        schedule={"f_backward.launches": launches} if launches else {},
+        families=("normal", "special_nan", "special_mixed"),
+        sizes=({}, {"B2": 16, "B": 1}, {"B2": 24, "H": 6}),
+    )
+    assert "f_backward_grad_parts(" in checked.text
+    assert "// where: B2 % 8 == 0" in checked.text
+
+
 @pytest.mark.parametrize(
     ("settings", "body"),
     [

@@ -20,10 +20,15 @@ from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Routine, Tensor
 from kernel_lsp.generate.ir.workload import Workload
 
-_NAMES = "image before taps incoming of_warp n c0 record n_windows n_pixels n_image image_w before_w warp lane c b w"
-_MORE_NAMES = "sums sum h v a run best at p t value wins g place own total first k i ci y z inside d w_of out"
-_CONSTANTS = "CHANNELS GROUPS INPUTS KH KW TAPS TAP_STRIDE SHARE"
-LOCAL_NAMES = tuple(f"{_NAMES} {_MORE_NAMES} {_CONSTANTS}".split())
+_NAMES = (
+    "image before taps incoming of_warp n n_groups group c0 record n_windows n_pixels n_image image_w before_w warp"
+)
+_MORE_NAMES = (
+    "lane c b w sums sum h v a run best at p t value wins g place own total first k i ci y z inside d w_of out tap"
+)
+_FLAGS = "is_infinite has_infinite_taps"
+_CONSTANTS = "CHANNELS INPUTS KH KW TAPS TAP_STRIDE SHARE"
+LOCAL_NAMES = tuple(f"{_NAMES} {_MORE_NAMES} {_FLAGS} {_CONSTANTS}".split())
 KIND = "window_gradients"
 THREADS = 256
 WARPS = THREADS // 32
@@ -68,7 +73,12 @@ class WindowShape:
         """Return the height and width before the pooling with a border of zeros, from which every pixel reads as many
         places. Rows begin at even places."""
         high, wide = self.convolved
-        return high + 2 * (self.kernel_h - 1), wide + 2 * (self.kernel_w - 1 + self.pad_w % 2)
+        return high + 2 * (self.kernel_h - 1), wide + 2 * self.border_w
+
+    @property
+    def border_w(self) -> int:
+        """Return the zeros on each side of a row before the pooling."""
+        return self.kernel_w - 1 + self.pad_w % 2
 
     def record(self, channels: int, *, has_image: bool) -> Index:
         """Return the elements that a block writes: the image's part, then for each channel the sums of its taps and of
@@ -96,15 +106,15 @@ class WindowShape:
 
 def shape_of(source: Tensor, weight: Tensor, padding: Sequence[int]) -> WindowShape | None:
     """Return the sizes; None where a template for odd kernels of few taps does not fit them."""
-    n_outputs, n_inputs, high, wide = (size.constant for size in weight.shape)
-    if n_outputs is None or n_inputs is None or high is None or wide is None:
+    n_inputs, high, wide = (size.constant for size in weight.shape[1:])
+    if n_inputs is None or high is None or wide is None:
         return None
     fits = high % 2 and wide % 2 and n_inputs * high * wide <= MAX_TAPS
     fits = fits and padding[0] < max(high, 2) and padding[1] < max(wide, 2)
     return WindowShape(n_inputs, high, wide, padding[0], padding[1], *source.shape[2:]) if fits else None
 
 
-def channels_of(shape: WindowShape, n_outputs: int, workload: Workload) -> list[int]:
+def channels_of(shape: WindowShape, n_outputs: Index, workload: Workload) -> list[int]:
     """Return the numbers of output channels that a block may have, the default first; none where windows leave out some
     of what is convolved at the captured sizes, which the contract excludes."""
     if any(workload.size(size) % 2 for size in shape.convolved):
@@ -112,7 +122,7 @@ def channels_of(shape: WindowShape, n_outputs: int, workload: Workload) -> list[
     return [
         channels
         for channels in CHANNELS
-        if n_outputs % channels == 0 and shape.static_bytes(channels, workload) <= MAX_STATIC_BYTES
+        if workload.size(n_outputs) % channels == 0 and shape.static_bytes(channels, workload) <= MAX_STATIC_BYTES
     ]
 
 
@@ -126,17 +136,16 @@ def render_window_gradients(
     lines = [*_declared(kernel, parts, routine, shape, workload), *_of_windows(kernel, routine, shape, bool(has_relu))]
     lines += _of_weights(kernel, parts, bool(has_image))
     if has_image:
-        lines += _of_image(kernel, parts, shape)
+        lines += [*_of_image_at_infinite_taps(kernel, parts, routine, shape), *_of_image(kernel, parts, shape)]
     comment = (
         f"One block per image and {channels} channels: recomputes the convolution of each window of the pooling, "
         "which tells where its gradient goes, and writes the block's part of the sums."
     )
-    n_groups = parts.shape[1].constant
-    assert n_groups is not None
-    grid = [binary("*", to_expression(parts.shape[0]), Constant(n_groups))]
+    grid = [binary("*", to_expression(parts.shape[0]), to_expression(parts.shape[1]))]
     static = shape.static_bytes(channels, workload)
     body = [line for line in lines if line.strip()]
-    return rendered(kernel, comment, body, grid, (THREADS,), _conditions(shape, workload), static_bytes=static)
+    conditions = [*divisible(routine.operands[2].shape[0], channels), *_conditions(shape, workload)]
+    return rendered(kernel, comment, body, grid, (THREADS,), conditions, static_bytes=static)
 
 
 def _conditions(shape: WindowShape, workload: Workload) -> list[Expression]:
@@ -163,28 +172,32 @@ def _declared(
     n_zeros_w, n_zeros_h = (f" + {2 * pad}" if pad else "" for pad in (shape.pad_w, shape.pad_h))
     n_tail = -(-channels * (n_taps + 1) // 4) * 4
     text = f"""
-    constexpr int CHANNELS = {channels}, GROUPS = {parts.shape[1]}, INPUTS = {n_inputs};
+    constexpr int CHANNELS = {channels}, INPUTS = {n_inputs};
     constexpr int KH = {shape.kernel_h}, KW = {shape.kernel_w}, TAPS = {n_taps}, TAP_STRIDE = {shape.stride_of_taps};
     constexpr int SHARE = {WARPS // channels};  // warps of a channel
     __shared__ __align__(16) float image[INPUTS][{n_image}];
     __shared__ __align__(16) float before[CHANNELS][{n_before}];  // gradients before the pooling, in zeros
     __shared__ __align__(16) float taps[CHANNELS][INPUTS * TAP_STRIDE];
     __shared__ float of_warp[{WARPS}][TAPS + 1];
-    const {index} n = blockIdx.x / GROUPS;
-    const int c0 = blockIdx.x % GROUPS * CHANNELS;
+    const int n_groups = {kernel.size("n_groups", parts.shape[1])};
+    const int group = blockIdx.x % n_groups, c0 = group * CHANNELS;
+    const {index} n = blockIdx.x / n_groups;
     const int n_windows = {n_high} * {n_wide}, n_pixels = {height} * {width};
     const int image_w = {width}{n_zeros_w}, n_image = {f"({height}{n_zeros_h})" if n_zeros_h else height} * image_w;
-    const int before_w = {n_wide} * 2 + {2 * (shape.kernel_w - 1 + shape.pad_w % 2)};
-    const {index} record = (n * GROUPS + blockIdx.x % GROUPS) * ({"INPUTS * n_pixels + " if has_image else ""}{n_tail});
+    const int before_w = {n_wide} * 2 + {2 * shape.border_w};
+    const {index} record = (n * n_groups + group) * ({"INPUTS * n_pixels + " if has_image else ""}{n_tail});
     for (int ci = 0; ci < INPUTS; ++ci) {{
         #pragma unroll 4
         for (int i = threadIdx.x; i < n_image; i += {THREADS}) {{
             {_pixel(shape, source, height, width)}
         }}
     }}
+    {"bool is_infinite = false;" if has_image else ""}
     for (int i = threadIdx.x; i < CHANNELS * TAPS; i += {THREADS}) {{
         const int t = i % TAPS;
-        taps[i / TAPS][t / (KH * KW) * TAP_STRIDE + t % (KH * KW)] = {weight}[c0 * TAPS + i];
+        const float tap = {weight}[c0 * TAPS + i];
+        taps[i / TAPS][t / (KH * KW) * TAP_STRIDE + t % (KH * KW)] = tap;
+        {"is_infinite |= tap - tap != 0.0f;" if has_image else ""}
     }}
     for (int i = threadIdx.x; i < CHANNELS * {n_before // 4}; i += {THREADS}) packs<4>(before[0])[i] = {{}};
 """
@@ -206,17 +219,17 @@ def _of_windows(kernel: KernelWriter, routine: Routine, shape: WindowShape, has_
     have zeros, which count where the input is not finite."""
     bias = f"{kernel.pointer(routine.operands[3])}[c0 + c]" if len(routine.operands) > 3 else "0.0f"
     convolved = f"{kernel.use('relu')}(sum + b)" if has_relu else "sum + b"
-    border = shape.kernel_w - 1 + shape.pad_w % 2
     n_wide, grad = kernel.size("n_wide", routine.operands[0].shape[3]), kernel.pointer(routine.operands[0])
+    has_image = routine.settings[2]
     text = f"""
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, c = warp / SHARE;
     const float b = {bias};
     float w[TAPS], sums[TAPS + 1] = {{}};
-    __syncthreads();
+    {"const bool has_infinite_taps = __syncthreads_or(is_infinite);" if has_image else "__syncthreads();"}
     #pragma unroll
     for (int t = 0; t < TAPS; ++t) w[t] = taps[c][t / (KH * KW) * TAP_STRIDE + t % (KH * KW)];
     for (int i = warp % SHARE * 32 + lane; i < n_windows; i += SHARE * 32) {{
-        const float incoming = {grad}[((n * GROUPS + blockIdx.x % GROUPS) * CHANNELS + c) * n_windows + i];
+        const float incoming = {grad}[((n * n_groups + group) * CHANNELS + c) * n_windows + i];
         const int h = i / {n_wide}, v = i % {n_wide};
         float a[INPUTS][KH + 1][KW + 1];
         #pragma unroll
@@ -246,7 +259,7 @@ def _of_windows(kernel: KernelWriter, routine: Routine, shape: WindowShape, has_
             at = wins ? p : at;
         }}
         const float g = {"best <= 0.0f ? 0.0f : " if has_relu else ""}incoming;
-        float* place = &before[c][(h * 2 + KH - 1) * before_w + v * 2 + {border}];
+        float* place = &before[c][(h * 2 + KH - 1) * before_w + v * 2 + {shape.border_w}];
         #pragma unroll
         for (int p = 0; p < 4; ++p) {{
             const float own = at == p ? g : 0.0f;
@@ -279,6 +292,32 @@ def _of_weights(kernel: KernelWriter, parts: Tensor, has_image: bool) -> list[st
         #pragma unroll
         for (int k = 1; k < SHARE; ++k) total += of_warp[first + k][t];
         {target}[record + {"INPUTS * n_pixels + " if has_image else ""}i] = total;
+    }}
+"""
+    return text.split("\n")
+
+
+def _of_image_at_infinite_taps(kernel: KernelWriter, parts: Tensor, routine: Routine, shape: WindowShape) -> list[str]:
+    """Return the loop over pixels where a weight is infinite or NaN: zeros around the gradient must not meet it."""
+    target, width = kernel.target(parts), kernel.size("width", shape.width)
+    pooled = routine.operands[0].shape
+    n_high, n_wide = kernel.size("n_high", pooled[2]), kernel.size("n_wide", pooled[3])
+    text = f"""
+    if (has_infinite_taps) {{
+        for (int i = threadIdx.x; i < INPUTS * n_pixels; i += {THREADS}) {{
+            const int ci = i / n_pixels, h = i % n_pixels / {width} + {shape.pad_h}, v = i % {width} + {shape.pad_w};
+            float sum = 0.0f;
+            #pragma unroll 1
+            for (int k = 0; k < CHANNELS * KH * KW; ++k) {{
+                const int c = k / (KH * KW), t = k % (KH * KW), y = h - t / KW, z = v - t % KW;
+                if (y >= 0 && y < {n_high} * 2 && z >= 0 && z < {n_wide} * 2) {{
+                    const float d = before[c][(y + KH - 1) * before_w + z + {shape.border_w}];
+                    sum += d * taps[c][ci * TAP_STRIDE + t];
+                }}
+            }}
+            {target}[record + i] = sum;
+        }}
+        return;
     }}
 """
     return text.split("\n")
