@@ -105,6 +105,9 @@ def check_program(
         for kind, operation, graph in operations:
             for family in families:
                 shapes = shapes_for(graph, {**captured, **changed})
+                if not changed:
+                    scalars = {each.name: each.value for each in task.arguments if isinstance(each, TaskScalar)}
+                    assert contract_holds(operation, shapes, scalars), f"{kind} excludes the captured sizes\n{cuda}"
                 n_checked += _check_case(task, cuda, built, kind, operation, shapes, family)
     assert n_checked, f"no case is inside the contract\n{cuda}"
     return Checked(task, program, cuda, plan)
