@@ -237,6 +237,14 @@ def test_an_argument_that_is_a_dataclass_is_constructed(parameter: str) -> None:
     check(CONFIG + module(constructor, "self.a(x)", parameter), *expected)
 
 
+def test_what_a_dataclass_computes_of_its_fields_is_followed() -> None:
+    text = "@dataclass\nclass Config:\n    width: int = 48\n    hidden: int = None\n"
+    text += "    size: int = field(init=False)\n    def __post_init__(self):\n        self.size = self.width // 4\n"
+    text += "        if self.hidden is None:\n            self.hidden = 4 * self.width\n"
+    lines = "self.a = nn.Linear(c.hidden, c.size)"
+    check(text + module(lines, "self.a(x)", "c: Config"), "c=Config()", "x=f32[4096, 192]")
+
+
 def test_an_argument_whose_class_no_pragma_can_name_is_an_object() -> None:
     text = CONFIG.replace("Config", "_Config") + module("self.a = nn.Linear(c.width, 8)", "self.a(x)", "c: _Config")
     check(text.replace("    width: int\n", "    kind: ClassVar[str]\n    width: int\n"), "c=_Config(width=1024)")

@@ -59,6 +59,8 @@ class Interpreter:
                 self._construct_in(instance, constructor, given)
             else:
                 instance.attributes |= {each.name: self._field(node, each, given) for each in self.fields(node)}
+                if isinstance(completes := self._inherited(node, "__post_init__"), FunctionNode):
+                    self._construct_in(instance, completes, {})
         return instance
 
     def class_of(self, annotation: ast.expr | None) -> ast.ClassDef | None:
@@ -337,9 +339,8 @@ class Interpreter:
 
     def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         constructor = self._inherited(node, "__init__")
-        names = [field.name for field in self.fields(node)]
-        if isinstance(constructor, FunctionNode):
-            names = _parameter_names(constructor)[1:]
+        of_fields = [field.name for field in self.fields(node)]
+        names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else of_fields
         return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
 
     def _follow(
