@@ -65,6 +65,8 @@ APART = frozenset({"try_inputs"})
 tensors would stay for the capture that follows."""
 RENEW = "renew"
 DRIVER = "libcuda.so.1"
+_HAS_DRIVER = threading.Event()
+"""Set where NVIDIA's driver is loaded, which a child of this process cannot use."""
 
 
 def serve(first: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -95,19 +97,23 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _answer_apart(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of a child process, which ends with it; how it dies, this process dies, too. Where no child can
-    start, this process answers, and says so as ``in_place``."""
-    try:
+    """Return the answer of a child process, which ends with it. Where no child can start or one dies, this process
+    answers, and says so as ``in_place``."""
+    with contextlib.suppress(Failure):  # it is the answer below
         _find(request["command"])  # its modules stay for later requests
-    except Failure as failure:
-        return {"error": failure.as_json()}
+    text = "" if _HAS_DRIVER.is_set() else _line_of_child(request)
+    return json.loads(text) if text else {**answer(request), "in_place": True}
+
+
+def _line_of_child(request: dict[str, Any]) -> str:
+    """Return the line that a child writes, or an empty one."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         reading, writing = os.pipe()
         child = os.fork()
     except (AttributeError, OSError):  # Windows, or a limit on processes
-        return {**answer(request), "in_place": True}
+        return ""
     if not child:
         with os.fdopen(writing, "w", encoding="utf-8") as pipe:
             pipe.write(json.dumps(answer(request)) + "\n")
@@ -116,13 +122,9 @@ def _answer_apart(request: dict[str, Any]) -> dict[str, Any]:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
-        text = pipe.readline()  # not to its end, which processes of the user's code may hold open
-    status = os.waitpid(child, 0)[1]
-    if text:
-        return json.loads(text)
-    if os.WIFSIGNALED(status):
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.WEXITSTATUS(status))
+        line = pipe.readline()  # not to its end, which processes of the user's code may hold open
+    os.waitpid(child, 0)
+    return line if line.endswith("\n") else ""
 
 
 def _find(command: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -200,4 +202,6 @@ def start_driver() -> threading.Thread:
 
 def _start_driver() -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(DRIVER).cuInit(0)
+        driver = ctypes.CDLL(DRIVER)
+        _HAS_DRIVER.set()
+        driver.cuInit(0)

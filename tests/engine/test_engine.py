@@ -31,6 +31,7 @@ from kernel_lsp.engine.program import PREFIX
 from kernel_lsp.engine.runner import NICENESS
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
+from kernel_lsp.gpu.specs import has_gpu
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.tree import descendants
 
@@ -289,6 +290,7 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.skipif(has_gpu(), reason="a worker that loaded the driver is used for one request of the user's code")
 async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) -> None:
     async with engine(tmp_path) as asked:
         (tmp_path / "scale.py").write_text(OPEN)
