@@ -301,6 +301,16 @@ for n, config in enumerate((Sizes(4), types.SimpleNamespace(width=4, norm=Norm(0
         Scale(config=config)(torch.ones(3, 4))
 for n, eps in enumerate((1e-5, 1e-3, 1e-3)):
     Scale(config=Config(width=4, norm=Norm(eps)))(torch.ones(3, 4, requires_grad=n > 1))
+@dataclasses.dataclass
+class Computing(Config):
+    half: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        self.half = self.width // 2
+
+
+for _ in range(3):
+    Scale(config=Computing(width=4))(torch.ones(3, 4))
 cyclic = Config(width=4, shape=tuple(range(100)))
 Scale(config=cyclic)(torch.ones(3, 4))
 cyclic.shape = cyclic

@@ -73,6 +73,7 @@ def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Pat
     assert [(each.init, each.n_calls) for each in configurations] == [
         ("config=Sizes(width=4)", 5),
         ("config=types.SimpleNamespace(width=4, norm=Norm(eps=0.5))", 4),
+        ("config=Computing(width=4, norm=Norm())", 3),
         ("config=Config(width=4, norm=Norm(eps=0.001))", 2),
         ("", 2),  # what refers to itself, or has a long tuple
         ("config=Config(width=4, norm=Norm())", 1),

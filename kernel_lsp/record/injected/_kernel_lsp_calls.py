@@ -439,7 +439,9 @@ def arguments_of(value):
         return None
     given = [(field, getattr(value, field.name, None)) for field in dataclasses.fields(kind)]
     changed = [(field, each) for field, each in given if not is_default(field, each)]
-    return [(field.name, each) for field, each in changed] if all(field.init for field, _ in changed) else None
+    if not hasattr(kind, "__post_init__") and not all(field.init for field, _ in changed):
+        return None
+    return [(field.name, each) for field, each in changed if field.init]
 
 
 def is_default(field, given):
