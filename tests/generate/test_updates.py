@@ -118,3 +118,10 @@ def _choice(knob: str, text: str, inputs: list[object]) -> dict[str, int | str]:
 def test_one_group_of_an_open_number_of_channels(text: str) -> None:
     inputs = [tensor("q", 3, 24, 16), tensor("k", 3, 12, 16), tensor("v", 3, 12, 16)]
     check(text, inputs=inputs, backward=True)
+
+
+@pytest.mark.parametrize("pad", ["1, 2, 3, 0", "-1, 2"])
+def test_gradients_of_circular_padding(pad: str) -> None:
+    """PyTorch pads by copies in place, which the trace of a backward lost."""
+    text = f"def f(x): return F.pad(x, ({pad}), mode='circular').exp()"
+    check(text, inputs=[tensor("x", 2, 3, 8, 9) if "0" in pad else tensor("x", 2, 3, 8)], backward=True)

@@ -78,11 +78,13 @@ class _Traced(torch.fx.Interpreter):
         return self._made
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Run recurrent layers as PyTorch's decompositions: its own code changes their gates in place."""
+        """Run recurrent layers as PyTorch's decompositions, and circular padding as a concatenation: PyTorch's own code
+        changes tensors in place, which a trace loses."""
         from torch._decomp import decomposition_table
 
         function = decomposition_table.get(target, target) if target in RECURRENT else target
-        return super().call_function(function, args, kwargs)
+        is_circular = target is torch.ops.aten.pad.default and "circular" in (*args[2:3], kwargs.get("mode"))
+        return super().call_function(_padded_circularly if is_circular else function, args, kwargs)
 
     def run_node(self, node: Any) -> Any:
         value = super().run_node(node)
@@ -102,6 +104,17 @@ class _Traced(torch.fx.Interpreter):
             trace, modules = node.meta.get("stack_trace"), node.meta.get("nn_module_stack")
             current.register_prehook(lambda _, trace=trace, modules=modules: _enter(trace, modules))
             pending += [following for following, _ in current.next_functions]
+
+
+def _padded_circularly(value: torch.Tensor, pad: Sequence[int], *_: Any, **__: Any) -> torch.Tensor:
+    """Return the value with its last dims extended by what is on their other side. Negative numbers cut off first."""
+    for place in range(len(pad) // 2):
+        dim, before, after = -1 - place, pad[2 * place], pad[2 * place + 1]
+        size = value.shape[dim] + min(before, 0) + min(after, 0)
+        kept = value.narrow(dim, max(-before, 0), size)
+        n_before, n_after = max(before, 0), max(after, 0)
+        value = torch.cat((kept.narrow(dim, size - n_before, n_before), kept, kept.narrow(dim, 0, n_after)), dim)
+    return value
 
 
 def _enter(trace: Any, modules: Any) -> None:
