@@ -51,7 +51,7 @@ COMPARED = ("best-of-n", "evolve")
 REFINED = "refine"
 BASE_ARM = "ordered"
 ARMS = {"random": "kernels in random order", "no_profile": "without a profile"}
-"""How prompts differ from those of BASE_ARM."""
+"""Differences of prompts from those of BASE_ARM."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.knobs import OperationPlanner
 from kernel_lsp.generate.schedule.split_choice import MAX_SPLIT_PRODUCTS
 from kernel_lsp.generate.sums import with_pointwise_inlined
 
@@ -25,18 +24,14 @@ MAX_NODES = 10
 MAX_READS = 2
 
 
-class Planner(Protocol):
-    """What is known of an operation whose contractions are planned: `contractions` have the way of each."""
+class ContractionPlanner(OperationPlanner, Protocol):
+    """Give what is planned of an operation with contractions: `contractions` have the way of each."""
 
-    choices: Choices
-    workload: Workload
-    operation: str
     outputs: frozenset[Tensor]
     contractions: list[tuple[Tensor, str, int]]
-    names: NamePool
 
 
-def pick_recomputed(live: Sequence[Tensor], planner: Planner) -> Iterator[Tensor]:
+def pick_recomputed(live: Sequence[Tensor], planner: ContractionPlanner) -> Iterator[Tensor]:
     """Yield the factors that kernels compute where they stage them: those that only small sums on CUDA cores read,
     contractions among them."""
     ways = {tensor: way for tensor, way, _ in planner.contractions}

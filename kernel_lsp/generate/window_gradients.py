@@ -1,8 +1,7 @@
 """Recognize the gradients of a convolution with a pooling behind it, which one kernel and small sums compute.
 
-family = found.convolution_gradients(grad, convolution, results); family.definitions(channels)
-
-Rules of the lowering record what they lower, so that nothing is recognized by the form of its expressions.
+Rules of the lowering record what they lower in `WindowRecords`, so that nothing is recognized by the form of its
+expressions; `pick_windows` chooses, and `codegen.routines.window_gradients` writes the kernel.
 """
 
 from __future__ import annotations
@@ -137,8 +136,8 @@ def defined_by(chosen: Iterable[WindowChoice]) -> dict[Tensor, Reduction]:
 
 @dataclass
 class WindowRecords:
-    """What the lowering of one graph records. `poolings` has the gradient and the input of each pooling by windows of
-    2 x 2 side by side, by the gradient of its input."""
+    """Record convolutions and poolings of one graph while it is lowered. `poolings` has the gradient and the input of
+    each pooling by windows of 2 x 2 side by side, by the gradient of its input."""
 
     convolutions: dict[Tensor, Convolution] = field(default_factory=dict)
     poolings: dict[Tensor, tuple[Tensor, Tensor]] = field(default_factory=dict)

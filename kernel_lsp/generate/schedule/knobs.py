@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.names import NamePool
 
 Choice = int | str
 Schedule = Mapping[str, Choice]
@@ -43,3 +47,12 @@ class Choices:
 
     def pick_int(self, name: str, values: Sequence[int], default: int, description: str) -> int:
         return int(self.pick(name, values, default, description))
+
+
+class OperationPlanner(Protocol):
+    """Give what a choice of an operation's structure needs: its schedule, its captured sizes and its names."""
+
+    choices: Choices
+    workload: Workload
+    operation: str
+    names: NamePool

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from kernel_lsp.generate.fusion.scatters import n_whole_dims
 from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.tensor import Scatter, Tensor
-from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.knobs import OperationPlanner
 
 MIN_GATHERED_ELEMENTS = 1 << 20
 """Minimum elements of updates that rows gather by default: below, another launch costs more than atomic additions."""
 
 
-class Planner(Protocol):
-    """What is known of an operation."""
-
-    choices: Choices
-    workload: Workload
-    operation: str
-    names: NamePool
-
-
-def pick_gathered(live: Sequence[Tensor], planner: Planner) -> Iterator[Tensor]:
+def pick_gathered(live: Sequence[Tensor], planner: OperationPlanner) -> Iterator[Tensor]:
     """Yield the tensors whose rows gather their updates: many of them, atomic additions to a tensor past the L2 cache
     wait for memory twice."""
     for tensor in live:
