@@ -140,7 +140,7 @@ async def test_cases_begun_ahead_are_those_that_workers_ask_for(worker: AskedWor
 
 
 async def test_cases_of_a_later_check_are_made_one_by_one_behind_those_that_are_asked_for(
-    worker: AskedWorker, tmp_path: Path
+    worker: AskedWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A candidate whose references come behind all 69 of an attention's full check would wait for 20 s."""
     made = asyncio.Semaphore(0)
@@ -151,7 +151,7 @@ async def test_cases_of_a_later_check_are_made_one_by_one_behind_those_that_are_
         await made.acquire()
         return await make_case(operation, **asked)
 
-    worker.make_case = slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(worker, "make_case", slowly)
     later = [replace(CASE, family="normal", sizes=(("N", n),)) for n in (1, 2, 3)]
     store.make_ahead(later)
     await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -201,12 +201,12 @@ class PooledGraph:
 def timed_in_graphs(n_calls: int, factor: float, n_blocks: int = 40) -> dict[str, Any]:
     """Time blocks of three samples of graphs that share a pool, over four sets of buffers."""
     runs = [LibraryRun() for _ in range(4)]
-    watch = timing_candidate.OutputWatch(runs, {}, {})  # type: ignore[arg-type]
+    watch = timing_candidate.OutputWatch(cast(Any, runs), {}, {})
     subject = Subject(lambda place: runs[place], lambda place: runs[place], 4, None, watch=watch, n_calls=n_calls)
     graphs = [PooledGraph(runs, list(subject.around(start)), watch, factor) for start in range(4)]
     for index, graph in enumerate(graphs):
         graph.later = graphs[index + 1 :]
-    subject.graphs = graphs  # type: ignore[assignment]
+    subject.graphs = cast(Any, graphs)
     for _ in range(n_blocks):
         _block(subject, {"n_samples": 2, "n_warm_samples": 0, "n_operator_calls": 0})
     report: dict[str, Any] = watch.report()

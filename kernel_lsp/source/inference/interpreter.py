@@ -386,8 +386,9 @@ class Interpreter:
     def _library(self, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         if name in ("ModuleList", "ParameterList", "list", "tuple", "reversed"):
             return positional[0] if positional else []
-        if name == "zip" and all(isinstance(each, list) for each in positional):
-            return [list(each) for each in zip(*positional, strict=False)]  # type: ignore[call-overload]  # lists
+        lists = [each for each in positional if isinstance(each, list)]
+        if name == "zip" and len(lists) == len(positional):
+            return [list(each) for each in zip(*lists, strict=False)]
         if name in ("ModuleDict", "ParameterDict", "weight_norm", "spectral_norm"):
             return positional[0] if positional else UNKNOWN
         if name == "enumerate":
