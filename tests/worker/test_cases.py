@@ -306,6 +306,23 @@ def test_a_nan_counts_where_integers_are_no_conversions(tmp_path: Path) -> None:
     assert not make_case("forward", {"x": (4, 8)}, "special_nan", tmp_path).is_degenerate
 
 
+@pytest.mark.parametrize(
+    ("code", "is_made"),
+    [
+        ("(x - x.amin(-1, True)) / (x.amax(-1, True) - x.amin(-1, True))", True),
+        ("(x - x.min()) / (x.max() - x.min())", True),
+        ("x / x.norm(dim=-1, keepdim=True)", True),
+        ("x.sum(-1).log()", False),  # a logarithm by another formula may be NaN, where this is infinite
+    ],
+)
+def test_rows_of_zeros_count_where_pytorch_divides_zero_by_zero(code: str, is_made: bool, tmp_path: Path) -> None:
+    """A kernel that wrote 0.5 for constant rows was correct."""
+    capture_text(f"def f(x):\n    return {code}", "f", inputs=[tensor("x", 4, 8)])
+    case = make_case("forward", {"x": (4, 8)}, "zeros", tmp_path)
+    assert not is_made or np.isnan(reference_of(case, "out")).all()
+    assert case.is_degenerate != is_made
+
+
 def test_extreme_inputs_say_nothing_where_pytorch_itself_is_far_off(tmp_path: Path) -> None:
     capture_text("def f(x):\n    return (x * x * x * x).sum(-1)", "f", inputs=[tensor("x", 4, 8)])
     case = make_case("forward", {"x": (4, 8)}, "huge", tmp_path)
