@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +91,35 @@ def test_what_the_first_call_tried_is_given_back_before_the_others(monkeypatch: 
     subject.warm_up(on_gpu)
     assert done[:3] == ["call", "given back", "call"]
     assert done.count("given back") == 1
+
+
+RECORDED = """
+def double_reference(x):
+    x.is_recorded = torch.is_grad_enabled() and x.requires_grad
+    return 2 * x
+"""
+
+
+@pytest.mark.parametrize("mode", ["eager", "peer:{peers}::double"])
+@pytest.mark.parametrize("gradients", [[], ["x"]])
+def test_a_forward_does_the_work_of_a_training_step(tmp_path: Path, mode: str, gradients: list[str]) -> None:
+    """Liger's losses compute their gradients in the forward, where an input requires one."""
+    (tmp_path / "peers.py").write_text(f"import torch\n{RECORDED}".replace("double_reference", "double"))
+    inputs = {"x": torch.ones(4)}
+    request = {**REFERENCE, "source": RECORDED, "gradients": gradients}
+    found = reference_subject(request, inputs, mode.format(peers=tmp_path / "peers.py"), None, written_bytes=16)
+    with torch.no_grad():
+        found.arm(0)()
+    assert inputs["x"].is_recorded is bool(gradients)  # type: ignore[attr-defined]  # set by the reference
+
+
+def test_a_loss_has_the_gradient_of_a_training_step() -> None:
+    """Libraries scale their gradients where the loss's is not one."""
+    source = (
+        "def double_reference(x):\n    out = (2 * x).sum()\n"
+        "    out.register_hook(lambda gradient: setattr(x, 'gradient', float(gradient)))\n    return out\n"
+    )
+    inputs = {"x": torch.ones(4), "grad_out": torch.tensor(3.0)}
+    request = {**REFERENCE, "source": source, "direction": "backward", "gradients": ["x"]}
+    reference_subject(request, inputs, "eager", None, written_bytes=16).arm(0)()
+    assert inputs["x"].gradient == 1.0  # type: ignore[attr-defined]  # set by the hook

@@ -334,12 +334,13 @@ def _ranking_key(operation: TimedOperation, job: Job) -> str:
 
 
 def reference_request(task: Task, direction: OperationName) -> dict[str, Any]:
-    """Return PyTorch's functional reference of one direction as the worker's requests describe it."""
+    """Return PyTorch's functional reference of one direction as the worker's requests describe it. The forward of a
+    task with a backward has its gradients, too: it is timed as in a training step."""
     arguments = [
         {"tensor": argument.name} if isinstance(argument, TaskTensor) else {"value": argument.value}
         for argument in task.arguments
     ]
-    outputs = task.backward.outputs if direction == "backward" and task.backward is not None else ()
+    outputs = task.backward.outputs if task.backward is not None else ()
     gradients = [output.name.removeprefix("grad_") for output in outputs if output.node is not None]
     return {
         "name": task.name,

@@ -73,8 +73,9 @@ def prepare_baseline(request: dict[str, Any]) -> dict[str, Any]:
 
     `mode` is ``eager``, one of `torch.compile`'s, or ``peer:FILE::NAME``, a function of another library with the
     reference's arguments and results. `arguments` are the reference's, in order: ``{"tensor": name}`` or
-    ``{"value": number}``. `gradients` names the arguments that a backward differentiates. `written_bytes` are the bytes
-    of its results. `device` is an index, or ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as
+    ``{"value": number}``. `gradients` names the arguments that the task's backward differentiates: a forward with any
+    records for autograd, as in a training step. `written_bytes` are the bytes of its results. `device` is an index, or
+    ``cpu``. Answers ``{"status": "ready", "prepare_s", ...}`` as
     `timing.rounds.admit`, or ``{"status": "failed", "message"}``: any exception of PyTorch is an answer.
     """
     started = time.monotonic()
@@ -237,7 +238,11 @@ def reference_subject(
     device: int | None,
     written_bytes: int,
 ) -> Subject:
-    """Return the reference over several sets of inputs, which are on the device. Compiles in a compiled mode."""
+    """Return the reference over several sets of inputs, which are on the device. Compiles in a compiled mode.
+
+    The times of a forward and its backward add up to a training step's: libraries may compute gradients in either, and
+    Liger's losses do so in their forward where an input requires a gradient.
+    """
     function = compile_reference(reference["source"], reference["name"])
     if mode.startswith(PEER):
         function = _peer(mode.removeprefix(PEER), function, _arguments(reference, inputs))
@@ -252,15 +257,15 @@ def reference_subject(
     is_backward = reference["direction"] == "backward"
     arguments = [_arguments(reference, values) for values in sets]
     has_graphs = mode in OWN_GRAPHS and device is not None
+    wanted = [[values[name] for name in reference["gradients"]] for values in sets]
+    for tensors in wanted:
+        for tensor in tensors:
+            tensor.requires_grad_()
     if is_backward:
-        given = [[value for name, value in values.items() if name not in names] for values in sets]
-        wanted = [[values[name] for name in reference["gradients"]] for values in sets]
-        for tensors in wanted:
-            for tensor in tensors:
-                tensor.requires_grad_()
+        given = [[_loss_gradient(value) for name, value in values.items() if name not in names] for values in sets]
         arm = _armed_backward(function, arguments, wanted, given, has_graphs)
     else:
-        arm = _armed_forward(function, arguments, has_graphs)
+        arm = _armed_forward(function, arguments, has_graphs, records=bool(reference["gradients"]))
     if mode != EAGER:
         _capture(arm)
     return Subject(
@@ -304,13 +309,19 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm()) / (norm or 1.0)
 
 
-def _armed_forward(function: Function, arguments: list[list[Any]], has_graphs: bool) -> Callable[[int], Function]:
-    if not has_graphs:
-        return lambda place: lambda: function(*arguments[place])
+def _loss_gradient(gradient: torch.Tensor) -> torch.Tensor:
+    """Return one for the gradient of a scalar, as ``loss.backward()`` passes it: libraries scale nothing then."""
+    return gradient if gradient.ndim else torch.ones_like(gradient)
 
+
+def _armed_forward(
+    function: Function, arguments: list[list[Any]], has_graphs: bool, records: bool
+) -> Callable[[int], Function]:
     def step(place: int) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
-        function(*arguments[place])
+        if has_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        with torch.set_grad_enabled(records):
+            function(*arguments[place])
 
     return lambda place: lambda: step(place)
 
