@@ -19,7 +19,7 @@ from kernel_lsp.source.call_sites import OPERATOR_MARK
 HASH_HEX_DIGITS = 16
 INIT_TEXT = '"""Operators written by kernel-lsp."""\n'
 """Makes a folder of operators a regular package, which an installed package of the same name cannot hide."""
-_MARKER = OPERATOR_MARK + "operator 2): kernel {kernel}, operator {operator}."
+_MARKER = OPERATOR_MARK + "operator 3): kernel {kernel}, operator {operator}."
 _MARKED = re.compile(re.escape(OPERATOR_MARK) + r"operator \d+\): kernel ([0-9a-f]+), operator ([0-9a-f]+)\.\n")
 _RUNTIME_MARKED = re.compile(re.escape(OPERATOR_MARK) + r"runtime \d+\): ([0-9a-f]+)\.\n")
 

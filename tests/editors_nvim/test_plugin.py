@@ -59,7 +59,7 @@ def test_the_statusline_says_how_far_a_run_is(seen: dict[str, Any]) -> None:
 
 def test_a_result_is_a_diff_split_for_each_file_before_it_is_applied(seen: dict[str, Any]) -> None:
     assert "vs eager" in seen["label"]
-    assert sorted(seen["files"]) == ["__init__.py", "_kernel_runtime_2.py", "scale.cu", "scale.py", "scale.py"]
+    assert sorted(seen["files"]) == ["__init__.py", "_kernel_runtime_3.py", "scale.cu", "scale.py", "scale.py"]
     assert seen["is_diff"]
     assert seen["before_apply"] == ""
 

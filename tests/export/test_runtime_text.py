@@ -11,9 +11,11 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.export.python.operator import runtime_file
@@ -23,32 +25,37 @@ from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 from .test_operator_text import check_ruff
 
 WORKER = Path(__file__).parent.parent.parent / "kernel_lsp" / "worker" / "shipped"
-VERSION_2 = {
-    "captured_with": "text",
+VERSION_3 = {
+    "LaunchPlan": "file function where backward_where renamed kernels numbers",
+    "captured_with": "plan",
     "require": "name types tensors",
     "ModuleUse": "method inputs state settings training modes",
-    "CudaOperator": "module_name file reference forward backward is_differentiable captured headers module",
+    "CudaOperator": "plan reference is_differentiable captured headers module",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",
     "CudaOperator.calls": "self",
 }
-"""Interface that operator files of version 2 use. Another one needs another `RUNTIME_VERSION`."""
+"""Interface that operator files of version 3 use. Another one needs another `RUNTIME_VERSION`."""
 FORWARD = """
-op: f(x: f32[B, 8], flag: bool, n: int, eps: float) -> (out: f32[B], at: i64[B])
-where: 8 % n == 0
-keeps: squares, cubes: f32[B, 8]
-scratch: a: f32[B,
-    4], b, c: bf16[B, ceil_div(B, 2)]
-fill: out = 0
-launch[B > 1]: rows<float, {flag}><<<dim3(B, 2), 128, 64>>>(x, out, int(B * 8), ceil_div(B, 2),
-    float(eps)) cluster=2 max_shared=1
-library: aten::mm(x, x) -> (at)
+// Any prose.
+// kernel-lsp: 1
+// task: model.py::f
+// Prose: of one kernel.
+// op: f(x:f32[B, 8], flag: bool, n: int, eps: float)   // a comment, with (
+//     -> (out: f32 [B], at: i64[B]);
+// where: 8 // n * n == 8
+// keeps: squares: f32[B, 8], cubes: f32[B, 8]
+// fill: out = 0
+// launch[B > 1]: ns::rows<Pair<float, int>, flag and B > 2, 256>
+//     <<<dim3(B // 1, 2), 128, 64>>>(x, out, B * 8, ceil_div(B, 2), eps); // in rows
+//     cluster=2 max_shared=1
+// scratch: a: f32[B, 4], F: bf16[B, ceil_div(B, 2)]
+// library: aten::mm(x, x) -> (at)
 """
-BACKWARD = """
-op: f_backward(grad_out, squares, ...) -> (grad_x)
-where: B < 9
-launch: rows_backward<<<B, 256>>>(grad_out, squares, x, grad_x)
+BACKWARD = """// op: f_backward(grad_out: f32[B], squares: f32[B, 8], x: f32[B, 8]) -> (grad_x: f32[B, 8])
+// where: B < 9
+// launch: rows_backward<<<B, 256>>>(grad_out, squares, x, grad_x)
 """
 
 
@@ -65,8 +72,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def test_operator_files_find_the_interface_of_their_version(runtime: ModuleType) -> None:
-    assert (RUNTIME_VERSION, runtime.VERSION) == (2, 2)
-    assert {name: parameters(runtime, name) for name in VERSION_2} == VERSION_2
+    assert (RUNTIME_VERSION, runtime.VERSION) == (3, 3)
+    assert {name: parameters(runtime, name) for name in VERSION_3} == VERSION_3
 
 
 def parameters(runtime: ModuleType, name: str) -> str:
@@ -135,50 +142,125 @@ def test_code_of_one_size_refuses_others(runtime: ModuleType, shape: tuple[int, 
         runtime.require("f", "x: f32[B, 8]", torch.empty(shape))
 
 
-def test_a_plan_declares_its_operation(runtime: ModuleType) -> None:
-    forward = runtime.Plan(FORWARD)
-    backward = runtime.Plan(BACKWARD, forward)
-    assert forward.schema() == "(Tensor x, bool flag, SymInt n, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
+def f(x: Tensor, flag: bool, n: int, eps: float) -> Tensor: ...  # type: ignore[empty-body]
+
+
+def plan_of(runtime: ModuleType, folder: Path, text: str = FORWARD + BACKWARD, **options: Any) -> Any:
+    (folder / "f.cu").write_text(text)
+    return runtime.LaunchPlan(str(folder / "f.py"), f, renamed={"F": "F_"}, **options)
+
+
+def test_a_plan_declares_its_operations(runtime: ModuleType, tmp_path: Path) -> None:
+    plan = plan_of(runtime, tmp_path)
+    forward, backward = plan.forward, plan.backward
+    assert plan.problem == ""
+    assert forward.schema() == "(Tensor x, bool flag, SymInt n, float eps) -> (Tensor, Tensor, Tensor)"
     assert backward.schema().startswith("(Tensor grad_out, Tensor squares, Tensor x, bool flag, SymInt n, float eps)")
-    assert forward.scratch == {"a": "f32[B, 4]", "b": "bf16[B, ceil_div(B, 2)]", "c": "bf16[B, ceil_div(B, 2)]"}
+    assert forward.scratch == {"cubes": "f32[B, 8]", "a": "f32[B, 4]", "F_": "bf16[B, ceil_div(B, 2)]"}
     assert (forward.kernels, backward.kernels) == ([], ["rows_backward"])
     assert (backward.given(), backward.argument_of("grad_x")) == ([2], "x")
 
 
-def test_a_plan_launches_as_it_says(runtime: ModuleType) -> None:
-    class Run:
-        def launch(self, *arguments: object, **attributes: object) -> None:
-            launches.append((arguments, attributes))
-
-    launches: list[tuple[tuple[object, ...], dict[str, object]]] = []
+def test_a_plan_launches_as_it_says(runtime: ModuleType, tmp_path: Path) -> None:
+    run = Launches()
     x = torch.ones(8, 8)
-    _, steps = runtime.Plan(FORWARD).functions("f.py")
-    out, at, squares, cubes = steps(Run(), x, True, 2, 0.5)
-    ((kernel, grid, block, given, types), attributes), *others = launches
-    assert (kernel, grid, block, types) == ("rows<float, true>", (8, 2), 128, "int, int, float")
+    steps = plan_of(runtime, tmp_path).forward.run
+    out, at, squares = steps(run, x, True, 2, 0.5)
+    ((kernel, grid, block, given, types), attributes), *others = run.launches
+    assert (kernel, grid, block) == ("ns::rows<Pair<float, int>, true, 256>", (8, 2), 128)
     assert (attributes, others) == ({"shared": 64, "cluster": 2, "max_shared": 1}, [])
     assert given[0] is x
     assert given[1] is out
-    assert (given[2:], out.tolist(), squares.shape, cubes.dtype) == ((64, 4, 0.5), [0.0] * 8, (8, 8), torch.float32)
+    assert (given[2:], types) == ((64, 4, 0.5), "int, int, float")
+    assert (out.tolist(), squares.shape) == ([0.0] * 8, (8, 8))
     assert torch.equal(at, x @ x)
-    launches.clear()
-    steps(Run(), torch.ones(1, 1), True, 2, 0.5)
-    assert not launches
+    run.launches.clear()
+    steps(run, torch.ones(1, 1), True, 2, 0.5)
+    assert not run.launches
 
 
-def test_a_backward_takes_what_the_forward_takes_and_gradients(runtime: ModuleType) -> None:
-    contract, _ = runtime.Plan(BACKWARD, runtime.Plan(FORWARD)).functions("f.py")
+class Launches:
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+
+    def launch(self, *arguments: object, **attributes: object) -> None:
+        self.launches.append((arguments, attributes))
+
+
+def test_fused_attention_is_the_runtimes(runtime: ModuleType, tmp_path: Path) -> None:
+    plan = plan_of(runtime, tmp_path, FORWARD.replace("aten::mm(x, x)", "sdpa::forward(x, x, x, true, none)"))
+    plan.forward.run.__globals__["sdpa_forward"] = lambda *given: torch.tensor(
+        len(given[:3]) if given[3:] == (True, None) else 0
+    )
+    assert plan.forward.run(Launches(), torch.ones(1, 8), True, 2, 0.5)[1] == 3
+
+
+@pytest.mark.parametrize("key", ["ns::rows", "f 2"])
+def test_an_operator_states_what_the_kernels_own_code_decides(runtime: ModuleType, tmp_path: Path, key: str) -> None:
+    run = Launches()
+    stated = {"kernels": {key: "rows<>"}, "numbers": {key: "long long, int, double"}}
+    plan_of(runtime, tmp_path, **stated).forward.run(run, torch.ones(8, 8), True, 2, 0.5)
+    (kernel, *_, types), _ = run.launches[0]
+    assert (kernel, types) == ("rows<>", "long long, int, double")
+
+
+def test_a_backward_takes_gradients_and_what_was_kept(runtime: ModuleType, tmp_path: Path) -> None:
+    where, more = ("eps == 0.5", "B == 2"), ("B == 2",)
+    contract = plan_of(runtime, tmp_path, where=where, backward_where=more).backward.contract
     given = (torch.ones(2, 8), torch.ones(2, 8), True, 2, 0.5)
     found = contract(torch.ones(2), *given)
     assert [*found.inputs] == ["grad_out: f32[B]", "squares: f32[B, 8]", "x: f32[B, 8]"]
-    assert (runtime.mismatch(found), found.where) == ("", {"8 % n == 0": True, "B < 9": True})
+    assert [*found.where] == ["eps == 0.5", "B == 2", "B < 9", "B * 8 <= 2130706432"]
+    assert (runtime.mismatch(found), {*found.where.values()}) == ("", {True})
     assert found.results == {"grad_x: f32[B, 8]": (2, 8)}
     assert runtime.mismatch(contract(torch.ones(3), *given)) == "squares is not f32[B, 8]"
-    assert contract(torch.ones(2), *given[:-2], 0, 0.5).where["8 % n == 0"] is False
 
 
-def test_code_below_a_plan_has_its_sizes(runtime: ModuleType) -> None:
-    code = runtime.captured_with(FORWARD)(lambda x, flag, n, eps: x.sum())
+def test_a_condition_that_divides_by_zero_does_not_hold(runtime: ModuleType, tmp_path: Path) -> None:
+    contract = plan_of(runtime, tmp_path).forward.contract
+    assert [contract(torch.ones(2, 8), True, n, 0.5).where["8 // n * n == 8"] for n in (2, 3, 0)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_truth_values_are_the_plans(runtime: ModuleType, tmp_path: Path) -> None:
+    """Python's `and` returns an operand."""
+    run, text = Launches(), FORWARD.replace("B * 8,", "(n and B) + true,")
+    plan_of(runtime, tmp_path, text).forward.run(run, torch.ones(8, 8), True, 7, 0.5)
+    assert run.launches[0][0][3][2] == 2
+
+
+@pytest.mark.parametrize(
+    "expression", ["open(1)", "x.data", "x .data", "[B][0].real", "(B)(1)", '"" == 1', "B if B else 1; 1", "x__y"]
+)
+def test_only_expressions_of_plans_run(runtime: ModuleType, tmp_path: Path, expression: str) -> None:
+    """The file's comments are no code to a reviewer."""
+    plan = plan_of(runtime, tmp_path, FORWARD.replace("8 // n * n == 8", expression))
+    assert "f.cu has another launch plan" in plan.problem
+
+
+def test_code_below_a_plan_has_its_sizes(runtime: ModuleType, tmp_path: Path) -> None:
+    code = runtime.captured_with(plan_of(runtime, tmp_path))(lambda x, flag, n, eps: x.sum())
     assert code(torch.ones(3, 8), True, 2, 0.5) == 24
     with pytest.raises(ValueError, match=r"f was captured with x: f32\[B, 8\]"):
         code(torch.ones(3, 9), True, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "f.cu cannot be read: No such file"),
+        ("__global__ void f() {}", "it has none"),
+        (FORWARD.replace("f(x:f32[B, 8]", "f(x:f32[B, 8], y: f32[B]"), "f takes y"),
+        (FORWARD.replace("f32 [B]", "f33 [B]"), "f33"),
+    ],
+)
+def test_without_a_plan_pytorch_computes(runtime: ModuleType, tmp_path: Path, text: str | None, says: str) -> None:
+    plan = runtime.LaunchPlan(str(tmp_path / "f.py"), f) if text is None else plan_of(runtime, tmp_path, text)
+    assert says in plan.problem
+    operator = runtime.CudaOperator(plan, reference=lambda x, flag, n, eps: x + n)
+    with pytest.warns(UserWarning, match="computed by PyTorch, not by its CUDA kernels: f.cu"):
+        assert operator(torch.ones(2), True, 2, 0.5).tolist() == [3, 3]
+    assert [*operator.calls()["fallback"]] == [plan.problem]

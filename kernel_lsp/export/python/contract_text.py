@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernel_lsp.core.expression import Expression, free_names
-from kernel_lsp.core.plan import ScalarParameter, TensorParameter
+from kernel_lsp.core.plan import TensorParameter
 from kernel_lsp.export.python.operation_text import RUNTIME, OperationText, dtype_and_shape
 from kernel_lsp.export.python.python_text import (
     bracketed,
@@ -37,26 +37,6 @@ def contract_function(text: OperationText) -> list[str]:
     declarations = [argument.declaration for argument in text.arguments]
     definition = bracketed(f"def _{text.name}_contract(", declarations, f") -> {RUNTIME}.Contract:")
     return [*definition, *indented(body)]
-
-
-def follows_forward(backward: OperationText, forward: OperationText) -> bool:
-    """Return True if a backward's contract is that of the forward and of its results' gradients, but for conditions on
-    the same dims and numbers. The operator file then has one contract."""
-    types = {tensor.name: (tensor.dtype, tensor.dims) for tensor in forward.inputs}
-    gradients = {f"grad_{r.name}": (r.dtype, r.dims) for r in forward.operation.results}
-    kept = {tensor.name: (tensor.dtype, tensor.dims) for tensor in forward.returned}
-    made = {f"grad_{name}": type_ for name, type_ in types.items()}
-    given = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.inputs}
-    results = {tensor.name: (tensor.dtype, tensor.dims) for tensor in backward.operation.outputs}
-    numbers = {p.name for p in forward.operation.parameters if isinstance(p, ScalarParameter)}
-    known = {*forward.homes(), *numbers}
-    return (
-        given.items() <= (types | gradients | kept).items()
-        and results.items() <= made.items()
-        and all(free_names(condition) <= known for condition in backward.conditions)
-        and {argument.name: argument.fixed for argument in forward.arguments}.items()
-        <= {argument.name: argument.fixed for argument in backward.arguments}.items()
-    )
 
 
 def _types(text: OperationText, tensors: Iterable[TensorParameter]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.export.python.operation_text import RUNTIME
 from kernel_lsp.export.python.python_text import (
-    INDENT,
     bracketed,
+    call_of_lines,
     dict_rows,
     indented,
     literal,
@@ -92,9 +92,7 @@ def module_use(task: Task) -> list[str]:
         *(dict_rows("modes={", parts, "},", depth=2) if parts else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("
-    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line
-        return bracketed(before, [line.removesuffix(",") for line in lines], "),", depth=1)
-    return [before, *indented(lines), "),"]
+    return call_of_lines(before, lines, "),", depth=1)
 
 
 def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:

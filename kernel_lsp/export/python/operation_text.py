@@ -255,7 +255,7 @@ def _unpacking(names: list[str]) -> list[str]:
     for row in heads:
         lines.append(f"{', '.join(row)}, *more = {source}")
         source = "more"
-    return [*lines, f"{', '.join(last)}{',' if len(last) == 1 else ''} = {source}"]
+    return [*lines, *unpacked(last, source)]
 
 
 def countable(operation: Operation) -> tuple[Expression, ...]:

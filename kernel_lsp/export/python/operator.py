@@ -11,12 +11,9 @@ from kernel_lsp.export.files import RuntimeFile, check_replaceable, operator_fil
 from kernel_lsp.export.python.operation_text import RUNTIME
 from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
-from kernel_lsp.export.python.plan_text import plan_constant
 from kernel_lsp.export.python.python_text import (
-    INDENT,
     LINE_LENGTH,
-    bracketed,
-    indented,
+    call_of_lines,
     literal,
     section,
     string_literal,
@@ -25,7 +22,7 @@ from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE, RUNTIME_VERSIO
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.standard_headers import headers_of
 
-CONTRACT = "what the `op:` and `where:` lines of FORWARD say"
+CONTRACT = "what the `op:` and `where:` lines of {name}.cu say"
 
 
 def write_operator(
@@ -77,32 +74,25 @@ def _holds(path: Path, text: str) -> bool:
 def operator_text(parts: OperatorParts) -> str:
     """Print the file without its marker line. Raises PlanError for a plan that does not fit its kernels."""
     operator = OperatorText(parts)
-    forward, backward = operator.forward, operator.backward
-    plans = ["", *plan_constant("FORWARD", forward)]
-    if backward is not None:
-        plans += plan_constant("BACKWARD", backward, forward if operator.has_one_contract else None)
-    body = [
-        *plans,
-        *section(operator.public_function(), operator.use_part(), operator.reference("FORWARD"), _operator(operator)),
-        "calls = OPERATOR.calls",
-    ]
+    functions = section(
+        *(operator.public_function(), operator.use_part(), operator.launch_plan(), operator.reference("PLAN")),
+        _operator(operator),
+    )
+    body = [*functions, "calls = OPERATOR.calls"]
     head = [*imports("\n".join(body)), "", *operator.runtime_import()]
-    return "\n".join([*operator.docstring(contract=CONTRACT), "", *head, "", operator.public_names(), *body, ""])
+    docstring = operator.docstring(contract=CONTRACT.format(name=operator.name))
+    return "\n".join([*docstring, "", *head, "", operator.public_names(), *body, ""])
 
 
 def _operator(operator: OperatorText) -> list[str]:
-    plans = ["forward=FORWARD,", *(["backward=BACKWARD,"] if operator.backward is not None else [])]
-    lines = ["__name__,", "__file__,", f"reference={operator.name}_reference,", *plans]
+    lines = ["PLAN,", f"reference={operator.name}_reference,"]
     if not operator.is_differentiable:
         lines += ["is_differentiable=False,"]
     if operator.headers:
         items = [f"{string_literal(name)}: {RUNTIME}.HEADERS[{string_literal(name)}]" for name in operator.headers]
         lines += literal("headers={", items, "},", depth=1)
     lines += operator.module_arguments()
-    before, after = f"OPERATOR = {RUNTIME}.CudaOperator(", ")"
-    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):  # each part is on one line
-        return [*_autograd_comment(operator), *bracketed(before, [line.removesuffix(",") for line in lines], after)]
-    return [*_autograd_comment(operator), before, *indented(lines), after]
+    return [*_autograd_comment(operator), *call_of_lines(f"OPERATOR = {RUNTIME}.CudaOperator(", lines, ")")]
 
 
 def _autograd_comment(operator: OperatorText) -> list[str]:
@@ -112,5 +102,5 @@ def _autograd_comment(operator: OperatorText) -> list[str]:
     elif operator.backward is None:
         text = f"Autograd: {operator.name}_reference runs again, for there is no backward kernel."
     else:
-        text = f"Autograd: by BACKWARD's kernels, all else by running {operator.name}_reference again."
+        text = f"Autograd: by {operator.name}_backward's launches, all else by running {operator.name}_reference again."
     return textwrap.wrap(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="# ")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.python.contract_text import follows_forward
 from kernel_lsp.export.python.function_text import is_module, module_use, offered_names, use_function
 from kernel_lsp.export.python.operation_text import (
     NAMESPACE,
@@ -21,6 +20,7 @@ from kernel_lsp.export.python.operation_text import (
     names_in_steps,
 )
 from kernel_lsp.export.python.operator_imports import imported_names
+from kernel_lsp.export.python.plan_text import plan_constant
 from kernel_lsp.export.python.python_text import (
     INDENT,
     LINE_LENGTH,
@@ -83,7 +83,8 @@ class OperatorText:
 
     def __init__(self, parts: OperatorParts) -> None:
         self._parts, self.task, self.headers = parts, parts.task, parts.headers
-        self.plan = _with_needed(with_fixed_dims(with_task_names(parts.plan, parts.task), parts.task))
+        self.named = with_task_names(parts.plan, parts.task)
+        self.plan = _with_needed(with_fixed_dims(self.named, parts.task))
         self.name = parts.task.name
         self._reserved = frozenset({*runtime_names(), *_own_names(self.name)})
         self._arguments = tuple(self._argument(index) for index in range(len(parts.task.arguments)))
@@ -96,11 +97,6 @@ class OperatorText:
             given = (self._given(tensor) for tensor in given_by_forward(self.plan))
             arguments = (*gradients, *given, *self._arguments)
             self.backward = self._operation(f"{self.name}_backward", self.plan.backward, arguments, parts.signatures)
-
-    @property
-    def has_one_contract(self) -> bool:
-        """Return True if the forward's contract says what the backward takes, too."""
-        return self.backward is not None and follows_forward(self.backward, self.forward)
 
     @property
     def operations(self) -> tuple[OperationText, ...]:
@@ -138,11 +134,12 @@ class OperatorText:
 
     def public_function(self) -> list[str]:
         """Print the function that users call."""
-        return self.documented_function(call("return OPERATOR(", [], self.forward.argument_names, depth=1), "FORWARD")
+        body = call("return OPERATOR(", [], self.forward.argument_names, depth=1)
+        return self.documented_function(body, f"{self.name}.cu")
 
     def documented_function(self, body: Sequence[str], plan: str = "") -> list[str]:
         """Print the function that users call, with its documentation and this body. A long list of what it takes is
-        left to the `plan` of the file."""
+        left to the file of the `plan`."""
         declarations = [
             argument.declaration + (f" = {argument.default}" if argument.default else "")
             for argument in self._arguments
@@ -161,6 +158,10 @@ class OperatorText:
         docstring = [f'"""{first}', *lines, "", *takes, '"""']
         definition = signature_lines(f"def {self.name}(", declarations, f") -> {self.forward.result_annotation}:")
         return [*definition, *indented([*docstring, *body])]
+
+    def launch_plan(self) -> list[str]:
+        """Print the plan that the runtime reads from the `.cu` file, with what that file leaves open."""
+        return plan_constant(self._parts.plan, self.named, self.operations)
 
     def use_part(self) -> list[str]:
         """Print the function that makes the original use the operator."""
@@ -217,17 +218,6 @@ class OperatorText:
         """Return what the backward is given of the tensors that the forward returns, by place."""
         names = [tensor.name for tensor in self.forward.returned]
         return [names.index(tensor.name) for tensor in given_by_forward(self.plan)]
-
-    @property
-    def same_gradients(self) -> dict[str, str]:
-        """Return the arguments whose gradient is another's, with Python's literal for that argument, or for the number
-        of a result's gradient."""
-        assert self.backward is not None
-        held = {f"grad_{result.name}": str(number) for number, result in enumerate(self.differentiable_results)}
-        results, outputs = self.backward.operation.results, self.backward.operation.outputs
-        same = {result.name: result.same_as for result in results if result.same_as}
-        held |= {output.name: string_literal(self._argument_of(output.name)) for output in outputs}
-        return {self._argument_of(name): held[other] for name, other in same.items()}
 
     def _argument_of(self, gradient: str) -> str:
         return self.forward.rename(gradient.removeprefix("grad_"))

@@ -1,146 +1,108 @@
-"""Print an operation's launch plan for its operator file, which the runtime compiles to contract, allocations and
-launches: the plan's own lines with Python's expressions and names, and the type of each number of a launch."""
+"""Print what an operator file has of its launch plan: where it stands, and what it leaves open. The runtime reads the
+contract, the allocations and the launches from the `.cu` file."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from kernel_lsp.core.expression import Expression, free_names
-from kernel_lsp.core.plan import Fill, Launch, LibraryArgument, LibraryStep, Step, TensorParameter
-from kernel_lsp.export.python.operation_text import OperationText, dtype_and_shape
-from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, python_number
+from kernel_lsp.core.expression import Constant, Name, Number, free_names
+from kernel_lsp.core.plan import Launch, LaunchPlan, Operation
+from kernel_lsp.export.python.operation_text import RUNTIME, OperationText
+from kernel_lsp.export.python.python_text import call_of_lines, literal, string_literal
 from kernel_lsp.plan.kernel_names import typed_name
 
-KEPT_SPACE = "\0"
-"""A space at which no line ends."""
-SHAPE = re.compile(r"\[[^\]]*\]")
-BREAKS = re.compile(r"(, )| ")
-WRAPPER = textwrap.TextWrapper(
-    LINE_LENGTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
-)
+
+def plan_constant(written: LaunchPlan, named: LaunchPlan, operations: Sequence[OperationText]) -> list[str]:
+    """Print ``PLAN = _runtime.LaunchPlan(...)``. `written` is the plan in the `.cu` file, `named` has the task's
+    names, and `operations` have the operator's, and the sizes that the task fixes."""
+    forward, *backward = operations
+    conditions = {"where": [*_fixed_numbers(forward), *_fixed_dims(named.forward, forward)]}
+    if backward:
+        conditions["backward_where"] = _fixed_dims(named.operations[1], backward[0])
+    tables = {
+        "renamed": _renamed(written, named, forward),
+        "kernels": _by_kernel(operations, _kernel_name),
+        "numbers": _by_kernel(operations, _numbers),
+    }
+    lines = ["__file__,", f"{forward.name},"]
+    for name, texts in conditions.items():
+        lines += literal(f"{name}=(", list(map(string_literal, texts)), "),", depth=1) if texts else []
+    for name, table in tables.items():
+        items = [f"{string_literal(key)}: {string_literal(value)}" for key, value in table.items()]
+        lines += literal(f"{name}={{", items, "},", depth=1) if items else []
+    return [_comment(operations), *call_of_lines(f"PLAN = {RUNTIME}.LaunchPlan(", lines, ")")]
 
 
-def plan_constant(name: str, text: OperationText, forward: OperationText | None = None) -> list[str]:
-    """Print ``NAME = \"\"\"...\"\"\"``. A backward that has the contract of `forward` states what differs: its own
-    conditions, and names whose types the forward has."""
-    lines = [f"op: {_signature(text, forward)}"]
-    lines += [f"where: {condition}" for condition in _conditions(text, forward)]
-    scratch = [tensor for tensor in text.allocated() if tensor not in text.returned]
-    for directive, tensors in (("keeps", text.operation.kept), ("scratch", scratch)):
-        lines += [f"{directive}: {', '.join(_alike(text, tensors))}"] if tensors else []
-    lines += [_step(text, step) for step in text.operation.steps]
-    return [f'{name} = """', *(wrapped for line in lines for wrapped in _wrapped(line)), '"""']
+def _comment(operations: Sequence[OperationText]) -> str:
+    """Say where the contract and the launches stand, and how many there are."""
+    forward, *backward = [len(operation.launches) for operation in operations]
+    launches = f"{forward} launch{'es' * (forward != 1)}{''.join(f', {each} backward' for each in backward)}"
+    return f"# Contract and launches: the plan at the top of {operations[0].name}.cu ({launches})."
 
 
-def _wrapped(line: str) -> list[str]:
-    """Wrap a line of the plan, after commas outside of shapes where that is possible."""
-    whole = BREAKS.sub(lambda space: space[0] if space[1] else KEPT_SPACE, SHAPE.sub(_kept, line))
-    for text in (whole, line):
-        wrapped = [each.replace(KEPT_SPACE, " ") for each in WRAPPER.wrap(text)]
-        if all(len(each) <= LINE_LENGTH for each in wrapped):
-            break
-    return wrapped
+def _fixed_numbers(text: OperationText) -> list[str]:
+    """Return the conditions on numbers that the kernels have as constants."""
+    fixed = {argument.name: argument.fixed for argument in text.arguments if argument.fixed is not None}
+    return [_condition(name, value) for name, value in fixed.items()]
 
 
-def _kept(shape: re.Match[str]) -> str:
-    return shape[0].replace(" ", KEPT_SPACE)
-
-
-def _signature(text: OperationText, forward: OperationText | None) -> str:
-    types = {text.rename(tensor.name): _type(text, tensor) for tensor in text.inputs}
-    typed = [f"{a.name}: {types.get(a.name, a.annotation)}" for a in text.arguments]
-    results = [
-        f"{text.rename(r.name)} = {text.rename(r.same_as)}" if r.same_as else f"{text.rename(r.name)}: {_type(text, r)}"
-        for r in text.operation.results
-    ]
-    if forward is not None:
-        typed = [*text.argument_names[: -len(forward.argument_names)], "..."]
-        results = [entry.partition(": ")[0] for entry in results]
-    return f"{text.name}({', '.join(typed)}) -> ({', '.join(results)})"
-
-
-def _conditions(text: OperationText, forward: OperationText | None) -> list[str]:
-    """Print the numbers that the kernels have as constants, the plan's `where:` lines, and the bound on sizes."""
-    if forward is not None:
-        return [text.python(each) for each in text.conditions if each not in forward.conditions]
-    fixed = [_fixed(argument.name, argument.fixed) for argument in text.arguments if argument.fixed is not None]
-    return [*fixed, *map(text.python, text.conditions)]
-
-
-def _fixed(name: str, value: float | int | bool) -> str:
+def _condition(name: str, value: Number) -> str:
     if isinstance(value, bool):
         return name if value else f"not {name}"
-    return f"{name} == {python_number(value)}"
+    return f"{name} == {Constant(value)}"
 
 
-def _alike(text: OperationText, tensors: Iterable[TensorParameter]) -> list[str]:
-    """Return ``a, b: f32[B, T]`` for the tensors of each type."""
-    groups: dict[str, list[str]] = {}
-    for tensor in tensors:
-        groups.setdefault(_type(text, tensor), []).append(text.rename(tensor.name))
-    return [f"{', '.join(names)}: {type_}" for type_, names in groups.items()]
+def _fixed_dims(written: Operation, text: OperationText) -> list[str]:
+    """Return the conditions on sizes that the task fixes and the plan leaves open."""
+    return [text.python(each.expression) for each in text.operation.where[len(written.where) :]]
 
 
-def _type(text: OperationText, tensor: TensorParameter) -> str:
-    return dtype_and_shape(tensor.dtype, map(text.python, tensor.dims))
+def _renamed(written: LaunchPlan, named: LaunchPlan, text: OperationText) -> dict[str, str]:
+    """Return the names of the plan for which the operator has others."""
+    pairs = (
+        pair
+        for before, after in zip(written.operations, named.operations, strict=True)
+        for pair in zip(_names(before), _names(after), strict=True)
+    )
+    found = {before: text.rename(after) for before, after in pairs}
+    return {before: after for before, after in found.items() if before != after}
 
 
-def _step(text: OperationText, step: Step) -> str:
-    match step:
-        case Fill(tensor, value):
-            return f"fill: {text.rename(tensor)} = {text.python(value)}"
-        case Launch():
-            return f"launch{_condition(text, step.condition)}: {_launch(text, step)}"
-        case LibraryStep():
-            arguments = ", ".join(_library_argument(text, argument) for argument in step.arguments)
-            results = ", ".join(map(text.rename, step.results))
-            return f"library{_condition(text, step.condition)}: {step.function}({arguments}) -> ({results})"
+def _names(operation: Operation) -> Iterator[str]:
+    yield from (parameter.name for parameter in operation.parameters)
+    for tensor in (*operation.results, *operation.tensors):
+        yield tensor.name
+        for dim in tensor.dims:
+            yield from sorted(free_names(dim))
 
 
-def _condition(text: OperationText, condition: Expression | None) -> str:
-    return "" if condition is None else f"[{text.python(condition)}]"
-
-
-def _launch(text: OperationText, launch: Launch) -> str:
-    sizes = [_size(text, launch.grid), _size(text, launch.block)]
-    shared = text.python(launch.shared_bytes)
-    sizes += [shared] if shared != "0" else []
-    given = [
-        f"{type_}({text.python(argument)})" if type_ not in ("", "int") else text.python(argument)
-        for argument, type_ in zip(launch.arguments, text.number_types(launch), strict=True)
-    ]
-    attributes = "".join(f" {name}={value}" for name, value in launch.attributes)
-    return f"{_kernel_name(text, launch)}<<<{', '.join(sizes)}>>>({', '.join(given)}){attributes}"
-
-
-def _size(text: OperationText, size: tuple[Expression, Expression, Expression]) -> str:
-    """Print a grid or a block without trailing ones; a single number as itself."""
-    parts = [text.python(part) for part in size]
-    while len(parts) > 1 and parts[-1] == "1":
-        parts.pop()
-    return parts[0] if len(parts) == 1 else f"dim3({', '.join(parts)})"
+def _by_kernel(operations: Iterable[OperationText], of: Callable[[OperationText, Launch], str]) -> dict[str, str]:
+    """Return what the runtime does not know by itself of the launches: by kernel where that is one text, else by
+    operation and number of the step."""
+    found = {
+        (launch.kernel, f"{text.name} {number}"): of(text, launch)
+        for text in operations
+        for number, launch in enumerate(text.operation.steps, 1)
+        if isinstance(launch, Launch)
+    }
+    by_kernel: dict[str, set[str]] = {}
+    for (kernel, _), value in found.items():
+        by_kernel.setdefault(kernel, set()).add(value)
+    return {kernel if len(by_kernel[kernel]) == 1 else step: value for (kernel, step), value in found.items() if value}
 
 
 def _kernel_name(text: OperationText, launch: Launch) -> str:
-    """Return the name expression, e.g. ``rows<256>``, or ``rows<{D}>`` where shapes choose the template."""
+    """Return the C++ name of one of several overloads, or of a template without arguments; empty for others."""
     signature = text.signature(launch)
-    if typed := typed_name(launch, signature, text.signatures):
-        return typed
-    texts = [_template_text(text, argument) for argument in launch.template_arguments]
-    return f"{launch.kernel}<{', '.join(texts)}>" if texts or signature.template_parameters else launch.kernel
+    is_bare = signature.template_parameters and not launch.template_arguments
+    return typed_name(launch, signature, text.signatures) or (f"{launch.kernel}<>" if is_bare else "")
 
 
-def _template_text(text: OperationText, argument: Expression | str) -> str:
-    if isinstance(argument, str):
-        return argument
-    return f"{{{text.python(argument)}}}" if free_names(argument) else text.python(argument).lower()
-
-
-def _library_argument(text: OperationText, argument: LibraryArgument) -> str:
-    if argument is None:
-        return "None"
-    if isinstance(argument, tuple):
-        return f"[{', '.join(_library_argument(text, item) for item in argument)}]"
-    return text.rename(argument) if isinstance(argument, str) else text.python(argument)
+def _numbers(text: OperationText, launch: Launch) -> str:
+    """Return the C++ types of a launch's numbers where one is not what the runtime takes it for; empty for others."""
+    types = {argument.name: argument.annotation for argument in text.arguments if not argument.is_tensor}
+    stated = zip(launch.arguments, text.number_types(launch), strict=True)
+    numbers = [(argument, type_) for argument, type_ in stated if type_]
+    assumed = [types.get(text.rename(a.id), "int") if isinstance(a, Name) else "int" for a, _ in numbers]
+    needed = [type_ for _, type_ in numbers]
+    return "" if needed == assumed else ", ".join(needed)

@@ -72,6 +72,14 @@ def bracketed(before: str, items: Sequence[str], after: str, depth: int = 0) -> 
     return [before, *(f"{INDENT}{item}," for item in items), after]
 
 
+def call_of_lines(before: str, lines: Sequence[str], after: str, depth: int = 0) -> list[str]:
+    """Print a call whose arguments fill `lines`, each of which may go over several: as `bracketed` does where none
+    does."""
+    if all(line.endswith(",") and not line.startswith(INDENT) for line in lines):
+        return bracketed(before, [line.removesuffix(",") for line in lines], after, depth)
+    return [before, *indented(lines), after]
+
+
 def signature_lines(before: str, items: Sequence[str], after: str) -> list[str]:
     """Print a definition: as `bracketed` does, or in rows where that takes many lines."""
     if len(lines := bracketed(before, items, after)) <= MAX_CALL_LINES:

@@ -11,7 +11,7 @@ from kernel_lsp.export.python.operator_imports import merged_imports
 from kernel_lsp.export.python.python_text import INDENT, LINE_LENGTH, indented, string_literal
 from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 
-RUNTIME_VERSION = 2
+RUNTIME_VERSION = 3
 """Version of the interface that operator files use. A change that breaks older operator files increments it. Both
 runtimes then coexist in one folder, each under its own name."""
 RUNTIME_MODULE = f"_kernel_runtime_{RUNTIME_VERSION}"
@@ -36,8 +36,9 @@ What an operator file uses:
 """
 '''
 _LAUNCH_USES = """\
-CudaOperator              registration, launches, autograd, fallback; kernels compiled by NVRTC
-    captured_with             the sizes that code was captured for, from a launch plan"""
+LaunchPlan                contract, allocations and launches: the lines at the top of the `.cu` file
+    captured_with             the sizes that code was captured for, from a launch plan
+    CudaOperator              registration, launches, autograd, fallback; kernels compiled by NVRTC"""
 _PACKAGE_USES = """\
 Contract, sizes, holds    inputs that the kernels take; everything else is PyTorch's
     Operator                  the operator in place of PyTorch code, with its fallback"""

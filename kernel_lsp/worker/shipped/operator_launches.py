@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .cuda_runtime import NO_HEADERS, POINTER, CudaError, KernelLaunch, KernelLibrary, current_stream, on_device
-from .operator_plan import Plan
+from .operator_plan import LaunchPlan, Plan
 from .operator_support import (
     _CALLS,
     _gradients,
@@ -45,12 +44,10 @@ class _PerThread(threading.local):
 
 
 class Operation:
-    """One operation of a launch plan: `contract` says what its kernels take, and `steps` allocates, launches by its
-    first argument, a `Run`, and returns the results."""
+    """One operation of a launch plan, with the launches that each thread has bound."""
 
-    def __init__(self, plan: Plan, file: str) -> None:
-        self.plan, self.name = plan, plan.name
-        self.contract, self.steps = plan.functions(file)
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.name, self.contract, self.steps = plan, plan.name, plan.contract, plan.run
         self.bound = _PerThread()
 
 
@@ -110,57 +107,50 @@ class Run:
 
 
 class CudaOperator(Operator):
-    """A PyTorch operator whose kernels are in the `.cu` file beside `file`, and whose launch plans are texts, as `Plan`
-    reads them. The results of `backward` are gradients of the arguments in their names; other gradients, and second
-    derivatives, are the reference's under autograd. What it takes before the forward's arguments are the gradients of
-    the results, and then what it is given of all that the forward returns.
-    `headers` are those that the kernels include and NVRTC does not have."""
+    """A PyTorch operator whose kernels are in the `.cu` file of its `plan`. The results of a backward are gradients of
+    the arguments in their names; other gradients, and second derivatives, are the reference's under autograd. What it
+    takes before the forward's arguments are the gradients of the results, and then what it is given of all that the
+    forward returns. `headers` are those that the kernels include and NVRTC does not have. Without a plan, PyTorch
+    computes, and a warning says why."""
 
     def __init__(
         self,
-        module_name: str,
-        file: str,
+        plan: LaunchPlan,
         *,
         reference: Callable[..., Any],
-        forward: str,
-        backward: str = "",
         is_differentiable: bool = True,
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
     ) -> None:
-        of_forward = Plan(forward)
-        of_backward = Plan(backward, of_forward) if backward else None
-        self.forward, self.backward = Operation(of_forward, file), None
-        gradients, given = [], []
-        self.same_gradients: dict[str, str | int] = {}
-        plans = [of_forward]
-        if of_backward is not None:
-            plans.append(of_backward)
-            self.backward = Operation(of_backward, file)
-            gradients = [of_backward.argument_of(name) for name in of_backward.results]
-            given, self.same_gradients = of_backward.given(), of_backward.same_gradients()
-        self._integers = [place for place, name in enumerate(of_forward.order) if of_forward.numbers.get(name) == "int"]
-        self._kernels = tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
+        name, module_name, backward = plan.function.__name__, plan.function.__module__, plan.backward
+        self.plan = plan
+        self.same_gradients = backward.same_gradients() if backward is not None else {}
+        self._integers = [place for place, type_ in enumerate(plan.arguments.values()) if type_ == "int"]
         self._not_kept: set[Any] = set()  # kinds of inputs that a forward was asked for and could not launch with
-        self._path, self._headers = Path(file).with_suffix(".cu"), headers
+        self._headers = headers
         self._library: KernelLibrary | None = None
         self._registry = torch.library.Library(NAMESPACE, "FRAGMENT")
-        self.registered = _free_name(of_forward.name)
-        call = self._register(self.forward, self.registered, self.forward_by_pytorch, self.fake_forward)
+        self.registered = _free_name(name)
+        self.backward = Operation(backward) if backward is not None else None
+        call = reference
+        if plan.forward is not None:
+            self.forward = Operation(plan.forward)
+            call = self._register(self.forward, self.registered, self.forward_by_pytorch, self.fake_forward)
         super().__init__(
-            *(of_forward.name, module_name, call, self.forward.contract, reference),
-            backward_contract=self.backward.contract if self.backward is not None else None,
-            gradients=gradients,
+            *(name, module_name, call, plan.function if plan.forward is None else plan.forward.contract, reference),
+            backward_contract=backward.contract if backward is not None else None,
+            gradients=[backward.argument_of(each) for each in backward.results] if backward is not None else (),
+            given=backward.given() if backward is not None else (),
+            n_kept=len(plan.forward.kept) if plan.forward is not None else 0,
             captured=captured,
             module=module,
-            given=given,
-            n_kept=len(of_forward.kept),
         )
         if self.backward is not None:
-            name = f"{self.registered}_backward"
-            self._backward_call = self._register(self.backward, name, self.backward_by_pytorch, self.fake_backward)
-        if is_differentiable:
+            of_backward = f"{self.registered}_backward"
+            by_pytorch, fake = self.backward_by_pytorch, self.fake_backward
+            self._backward_call = self._register(self.backward, of_backward, by_pytorch, fake)
+        if is_differentiable and plan.forward is not None:
             torch.library.register_autograd(
                 f"{NAMESPACE}::{self.registered}", self._backpropagate, setup_context=self._save, lib=self._registry
             )
@@ -173,12 +163,15 @@ class CudaOperator(Operator):
     def library(self) -> KernelLibrary:
         """Return the kernels, read when a GPU first needs them."""
         if self._library is None:
-            text = self._path.read_text(encoding="utf-8")
-            self._library = KernelLibrary(text, str(self._path), self._kernels, self._headers)
+            path, operations = self.plan.path, (self.plan.forward, self.plan.backward)
+            names = [kernel for operation in operations if operation is not None for kernel in operation.kernels]
+            self._library = KernelLibrary(path.read_text(encoding="utf-8"), str(path), names, self._headers)
         return self._library
 
     def outside(self, arguments: Sequence[Any]) -> str:
         """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
+        if self.plan.problem:
+            return self.plan.problem
         known = None
         is_cast = any(type(arguments[place]) is float for place in self._integers)  # 2.0 has the hash of 2
         if not torch.compiler.is_compiling() and not is_cast:
