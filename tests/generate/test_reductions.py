@@ -17,6 +17,13 @@ def test_sums_over_any_dims(dim: str) -> None:
     check(f"def f(x): return x.sum({dim}), x.mean({dim}, keepdim=True)", inputs=[tensor("x", 5, 33, 7)])
 
 
+@pytest.mark.parametrize("dims", ["-1, True", ""])
+def test_the_gradient_of_a_normalization_by_extremes(dims: str) -> None:
+    """It divides by the number of equal extremes, an integer that no memory holds."""
+    text = f"def f(x): return (x - x.amin({dims})) / (x.amax({dims}) - x.amin({dims}))"
+    check(text, inputs=[tensor("x", 12, 80)], backward=True, families=("normal", "zeros"))
+
+
 @pytest.mark.parametrize("dim", [-1, 0])
 def test_extremes_keep_nan_and_take_the_first_of_equals(dim: int) -> None:
     calls = f"x.amax({dim}), x.amin({dim}), *x.max({dim}), *x.min({dim}), x.argmax({dim}), x.argmin({dim})"

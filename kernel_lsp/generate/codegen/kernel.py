@@ -201,6 +201,10 @@ class KernelWriter:
         """Return the tensor's name in the kernel: the plan's name, unless that is reserved in C++."""
         return self._local_names[self._in_memory.get(tensor, tensor)]
 
+    def is_in_memory(self, tensor: Tensor) -> bool:
+        """Check whether the kernel reads or writes the tensor; a reduction of its rows may be in registers alone."""
+        return self._in_memory.get(tensor, tensor) in self._local_names
+
     def is_parameter(self, name: str) -> bool:
         return name in self._local_names.values()
 

@@ -152,8 +152,9 @@ class _Emission:
             return f"{hint}_value" if self.kernel.is_parameter(hint) else hint
         if isinstance(node, Access):
             return f"{self.kernel.local_name(node.tensor)}_value"
-        if isinstance(node, Operation) and node.name == "cast" and isinstance(node.operands[0], Access):
-            return self._name_for(node.operands[0])
+        source = node.operands[0] if isinstance(node, Operation) and node.name == "cast" else None
+        if isinstance(source, Access) and self.kernel.is_in_memory(source.tensor):
+            return self._name_for(source)
         if isinstance(node, Loop):
             return LOOP_RESULT_NAMES.get(node.kind, "value")
         return VALUE_NAMES.get(node.name, f"{node.name}_value") if isinstance(node, Operation) else "value"
