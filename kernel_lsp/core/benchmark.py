@@ -56,7 +56,7 @@ class BenchEntry(Noun):
     library_steps: tuple[str, ...] = ()
     n_configurations: int = 1
     n_covered: int = 1
-    """Number of the task's configurations that the verified kernel's capture covers."""
+    """Number of the task's configurations that the verified kernel serves."""
     cut_short: str = ""
     """Reason why the search ended before its time: a verified kernel is then the best one so far. Empty otherwise."""
     elapsed_s: float = 0.0

@@ -10,6 +10,7 @@ from pydantic import Field
 from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.recommendation import Recommendation
+from kernel_lsp.core.verdict import ConfigurationOutcome
 
 
 class StageStarted(Noun):
@@ -138,6 +139,8 @@ class RunFinished(Noun):
     recommendation: Recommendation | None = None
     """Advice to use the winner or to keep PyTorch; None without times."""
     library_steps: tuple[str, ...] = ()
+    configurations: tuple[ConfigurationOutcome, ...] = ()
+    """The winner's support for each configuration of the task's folder, where that has several."""
     files: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     stopped: str = ""

@@ -40,6 +40,7 @@ def test_a_folder_of_tasks_is_a_suite_with_scores(tmp_path: Path) -> None:
         "gone.py": "refused",
     }
     assert (entries["suite/linear"]["n_covered"], entries["suite/linear"]["n_configurations"]) == (4, 4)
+    assert (entries["gone.py"]["n_covered"], entries["suite/relu.py"]["n_covered"]) == (0, 1)
     assert entries["suite/relu.py"]["speedups"]["eager"] > 0
     assert [score["baseline"] for score in report["scores"]] == ["eager", "compile", "best"]
     score = report["scores"][0]

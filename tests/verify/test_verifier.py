@@ -215,6 +215,26 @@ async def test_a_full_verdict_is_of_every_configuration_each_captured_once(
     assert len(captured) == 1
 
 
+async def test_a_configuration_outside_the_contract_is_not_served(tmp_path: Path) -> None:
+    """Bench's row said "4 of 12 configurations", of which the kernel's contract held for one."""
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "func_forward.py").write_text(SCALED_FOLDER)
+    (tmp_path / "scaled" / "config_forward.json").write_text(
+        '{"multi_init_configs": [{"scale": 2.0}], "multi_input_configs": [{"rows": 8}, {"rows": 12}, {"rows": 16}]}'
+    )
+    text = TWICE.replace("SCALE", "2.0f").replace("// launch", "// where: B % 8 == 0\n// launch")
+    source = read_target("scaled", tmp_path)
+    async with Session(SETTINGS) as session:
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        verdict = await verifier.verify(candidate(text), "full")
+    assert verdict.is_correct
+    assert [(each.is_served, bool(each.message)) for each in verdict.configurations] == [
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
+
+
 SCALED = """import torch
 
 

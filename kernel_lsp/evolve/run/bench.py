@@ -237,6 +237,7 @@ class _Row:
     def entry(self, status: Status, detail: str, **values: Any) -> BenchEntry:
         """Return the row as far as it is known."""
         captured, now_s = self._captured, time.monotonic() - self._started
+        outcomes = self._finished.configurations if self._finished is not None else ()
         if self._result_s is not None:
             self._stages_s["end of processes"] = now_s - self._result_s
         return BenchEntry(
@@ -244,7 +245,7 @@ class _Row:
             status=status,
             detail=detail,
             n_configurations=len(captured.configurations) + captured.n_uncovered if captured is not None else 1,
-            n_covered=len(captured.configurations) if captured is not None else 1,
+            n_covered=sum(outcome.is_served for outcome in outcomes) if outcomes else int(status == "verified"),
             elapsed_s=now_s if self._result_s is None else self._result_s,
             first_kernel_s=self._first_s,
             stages_s=self._stages_s,

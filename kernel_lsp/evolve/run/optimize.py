@@ -418,6 +418,7 @@ def _finished(
         comparisons=times,
         recommendation=recommend(times),
         library_steps=result.verdict.library_steps if result.verdict is not None else (),
+        configurations=result.verdict.configurations if result.verdict is not None else (),
         files=files,
         elapsed_s=elapsed_s,
         stopped=result.stopped,

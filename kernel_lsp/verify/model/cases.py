@@ -17,7 +17,7 @@ from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.measurement import Comparison, Estimate, Measurement
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.task import Graph, Symbol, Task, TensorType
+from kernel_lsp.core.task import Configuration, Graph, Symbol, Task, TensorType
 from kernel_lsp.core.verdict import Built, CaseResult, CheckOutcome
 
 Sizes = dict[str, int]
@@ -124,9 +124,18 @@ def captured_sizes(task: Task) -> Sizes:
 
 def configured_sizes(task: Task) -> list[Sizes]:
     """Return the sizes of the task's other configurations whose shapes determine every symbol."""
-    found = [_sizes_of(configuration.shapes, task) for configuration in task.configurations]
+    found = (sizes_of(configuration, task) for configuration in task.configurations)
+    return [sizes for sizes in found if sizes is not None and sizes != captured_sizes(task)]
+
+
+def sizes_of(configuration: Configuration, task: Task) -> Sizes | None:
+    """Return the sizes of a configuration that the capture covers; None where its shapes leave a symbol open."""
+    shapes = configuration.shapes
+    known = [(tensor.type.shape, shapes[tensor.name]) for tensor in task.tensors if tensor.name in shapes]
+    pairs = (pair for dims, sizes in known for pair in zip(dims, sizes, strict=False))
     names = {symbol.name for symbol in task.symbols}
-    return [sizes for sizes in found if sizes.keys() == names and sizes != captured_sizes(task)]
+    found = {dim: size for dim, size in pairs if dim in names}
+    return found if found.keys() == names else None
 
 
 def graph_of(task: Task, operation: OperationKind) -> Graph:
@@ -168,13 +177,6 @@ def n_total(task: Task, operation: OperationKind, sizes: Sizes) -> int:
 def n_elements(shape: tuple[int, ...]) -> int:
     """Return the elements of a tensor."""
     return math.prod(shape)
-
-
-def _sizes_of(shapes: Mapping[str, tuple[int, ...]], task: Task) -> Sizes:
-    names = {symbol.name for symbol in task.symbols}
-    known = [(tensor.type.shape, shapes[tensor.name]) for tensor in task.tensors if tensor.name in shapes]
-    pairs = (pair for dims, sizes in known for pair in zip(dims, sizes, strict=False))
-    return {dim: size for dim, size in pairs if dim in names}
 
 
 def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tuple[int, ...]]:

@@ -17,7 +17,8 @@ from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Uns
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
-from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, StageTimes
+from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, StageTimes, sizes_of
+from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.session.evaluation import Evaluation
 from kernel_lsp.verify.session.pipeline import N_SLOTS, Evaluator, Platform, RunBuilder
 from kernel_lsp.verify.session.scalar_mutation import MutatedTask, ScalarMutation
@@ -25,6 +26,7 @@ from kernel_lsp.verify.session.scalar_mutation import MutatedTask, ScalarMutatio
 Value = TypeVar("Value")
 SLOTS_PER_GPU = 2
 """Candidates per GPU at a time: one is compiled and screened while another occupies the GPU."""
+OUTSIDE = "outside the kernel's contract, where the operator runs PyTorch"
 ConfigurationVerdict = tuple[UncoveredConfiguration, Verdict | TargetError]
 """A candidate's verdict in a configuration, or why that could not be captured."""
 
@@ -146,7 +148,7 @@ class Verifier:
                 continue
             evaluator = self._variant(f"configuration {other.index}", task, SCREEN_FAMILIES, self._untimed)
             others.append((other, await self._run(Evaluation(evaluator, candidate, "full").verdict())))
-        return with_configurations(verdict, self._task, others)
+        return with_configurations(verdict, covered(candidate, self._task), others)
 
     def _variant(self, name: str, task: Task, families: tuple[str, ...], run_on: Sequence[MeasuringGpu]) -> Evaluator:
         """Return the evaluator of a variant of the task, which shares the platform and times nothing."""
@@ -179,14 +181,28 @@ class UncoveredCaptures:
             return error
 
 
-def with_configurations(verdict: Verdict, task: Task, others: Sequence[ConfigurationVerdict]) -> Verdict:
-    """Return a correct `verdict` with the candidate's outcome in every configuration.
+def covered(candidate: Candidate, task: Task) -> list[ConfigurationOutcome]:
+    """Return the outcome of a correct candidate in each configuration that the capture covers, from its contract."""
+    prepared = prepare(candidate.text, task)
+    assert isinstance(prepared, Prepared), "a correct candidate has a plan"
+    found = list[ConfigurationOutcome]()
+    for each in task.configurations:
+        sizes = sizes_of(each, task)
+        is_served = sizes is None or all(prepared.holds(direction, sizes) for direction in prepared.directions)
+        found.append(ConfigurationOutcome(name=each.name, is_served=is_served, message="" if is_served else OUTSIDE))
+    return found
+
+
+def with_configurations(
+    verdict: Verdict, covered: Sequence[ConfigurationOutcome], others: Sequence[ConfigurationVerdict]
+) -> Verdict:
+    """Return a correct `verdict` with the candidate's outcome in every configuration: those that the capture covers,
+    and the others.
 
     A candidate that crashes or hangs in one is at fault. One that is incorrect in another than the first does not serve
     that one.
     """
-    served = [ConfigurationOutcome(name=c.name, is_served=True) for c in task.configurations]
-    found = (*served, *(_outcome(*other) for other in others))
+    found = (*covered, *(_outcome(*other) for other in others))
     outcomes = [each.outcome for _, each in others if isinstance(each, Verdict)]
     faults = [outcome for outcome in outcomes if isinstance(outcome, Crashed | TimedOut)]
     changes = {"configurations": found if len(found) > 1 else ()}
