@@ -50,6 +50,12 @@ def test_detach_stops_the_gradient() -> None:
     assert ops(backward_of(capture_text(text, "f", inputs=[X], backward=True))) == ["mul.Tensor"]
 
 
+def test_the_gradient_of_a_padding_is_a_cut_of_the_outputs_gradient() -> None:
+    """The trace asked for the storage offset of a symbolic tensor, which has no number."""
+    task = capture_text("def f(x):\n    return F.pad(x, (1, 2))", "f", inputs=[X], backward=True)
+    assert ops(backward_of(task)) == ["constant_pad_nd.default"]
+
+
 def test_only_floating_outputs_have_a_gradient_input() -> None:
     text = "def f(x):\n    values, indices = x.max(-1)\n    return values, indices"
     assert backward_of(capture_text(text, "f", inputs=[X], backward=True)).inputs == ("grad_values", "x")

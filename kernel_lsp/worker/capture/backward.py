@@ -32,6 +32,7 @@ class BackwardProgram:
 def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     """Differentiate with respect to the placeholders at `wanted`. Raises TargetFailure when nothing depends on them."""
     from torch._decomp import core_aten_decompositions
+    from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
     values = program.fake_inputs
@@ -58,9 +59,12 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     forward_nodes: set[str] = set()
     with quiet(), mode, torch.fx.traceback.preserve_node_meta():
         gradients = [torch.empty(outputs[p].shape, dtype=outputs[p].dtype) for p in floating]
-        traced = make_fx(differentiate, decomposition_table=dict(core_aten_decompositions()), tracing_mode="real")(
-            list(values), gradients
-        )
+        tracer = make_fx(differentiate, decomposition_table=dict(core_aten_decompositions()), tracing_mode="real")
+        try:
+            traced = tracer(list(values), gradients)
+        except RuntimeError:  # C++ that asks symbolic tensors for numbers, such as a cut of an output's own gradient
+            with enable_python_dispatcher():
+                traced = tracer(list(values), gradients)
     traced.graph.eliminate_dead_code()
     results = list(next(node for node in reversed(traced.graph.nodes) if node.op == "output").args[0])
     n_forward = sum(node.name in forward_nodes for node in traced.graph.nodes)
