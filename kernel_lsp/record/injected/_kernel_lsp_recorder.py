@@ -24,18 +24,21 @@ from _kernel_lsp_calls import (
     SCALARS,
     Budget,
     Configuration,
+    Run,
     Sample,
     Target,
     Totals,
     has_compiled,
-    init_of,
     is_own_function,
     signature,
     untimed_after,
     wrapped,
     wrapped_module,
 )
+from _kernel_lsp_imports import Files, Finder
 from _kernel_lsp_main import watch_main
+from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class, of_name
+from _kernel_lsp_spelling import init_of
 
 VARIABLE = "_KERNEL_LSP_RECORD"
 """Environment variable with the request: a JSON object of `root`, `parts` and `steps`."""
@@ -48,8 +51,6 @@ MAX_PENDING = 64
 """Maximum timed steps whose CUDA events are yet to be read."""
 FLUSH_S = 2.0
 """Seconds between writes of the part, so that a killed program keeps what was recorded."""
-INSTALLED = frozenset(("site-packages", "dist-packages"))
-SKIPPED_FOLDERS = INSTALLED | {"node_modules", "build", "dist", "kernels"}
 
 
 def start():
@@ -62,49 +63,16 @@ def start():
         os.register_at_fork(after_in_child=recorder.abandon)
 
 
-class Finder:
-    """Meta path finder that imports like the others, and tells the recorder about torch and the workspace's files."""
-
-    def __init__(self, recorder):
-        self.recorder = recorder
-
-    def find_spec(self, name, path=None, target=None):
-        spec = None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                break
-        if name == "torch" and spec is None:
-            self.recorder.has_torch = False
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            after = self.recorder.after(name, spec.origin)
-            if after is not None:
-                run_after(spec.loader, after)
-        return spec
-
-
-def run_after(loader, after):
-    """Have the loader of one module call `after` with it once the module has run."""
-    run = loader.exec_module
-
-    def exec_module(module):
-        loader.__dict__.pop("exec_module", None)
-        run(module)
-        after(module)
-
-    loader.exec_module = exec_module
-
-
 class Recorder:
     """The recording of one process."""
 
     def __init__(self, root, parts, steps):
-        self.root, self.steps, self.has_torch = os.path.join(root, ""), steps, None
+        self.steps, self.has_torch, self.symbol_file = steps, None, Files(root).symbol
         self.torch: Any = None
         self.part = os.path.join(parts, f"{os.getpid()}.json")
-        self.targets, self.inits, self.classes, self.files, self.wrapped, self.undo = {}, {}, {}, {}, [], []
-        self.is_link = functools.lru_cache(maxsize=None)(os.path.islink)
+        self.targets: dict[str, Any] = {}
+        self.inits, self.classes, self.undo = {}, {}, []
+        self.rests = Rests(self.targets)
         self.streaks = {}
         """A streak of calls for each module of a class, by their ids; see `wrapped_module`."""
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
@@ -186,12 +154,7 @@ class Recorder:
 
         __call__ = wrapped_module(kind, target, self)
         kind.__call__ = __call__
-
-        def restore():
-            if kind.__dict__.get("__call__") is __call__:
-                del kind.__call__
-
-        self.undo.append(restore)
+        self.rests.wrappers.append((target, *of_class(kind, __call__)))
         return target
 
     def wrap_functions(self, module):
@@ -199,6 +162,7 @@ class Recorder:
         if not self.torch or not self.is_on:
             return
         file = self.symbol_file(getattr(module, "__file__", None))
+        self._end_rest()
         for name, value in list(vars(module).items()) if file else ():
             if is_own_function(value, module) and value.__name__ == name:
                 self.guarded(self._wrap_function, file, name, value)
@@ -209,34 +173,13 @@ class Recorder:
         for holder in self._own_modules():
             for key in [key for key, value in list(vars(holder).items()) if value is function]:
                 vars(holder)[key] = wrapper
-                self.wrapped.append((vars(holder), key, wrapper, function))
+                self.rests.wrappers.append((target, *of_name(vars(holder), key, wrapper, function)))
 
     def target(self, file, symbol, function, is_module):
         key = f"{file}::{symbol}"
         if key not in self.targets:
             self.targets[key] = Target(key, function, is_module)
         return self.targets[key]
-
-    def symbol_file(self, path):
-        """Return a file of the workspace relative to it; empty for any other."""
-        if path not in self.files:
-            is_own = isinstance(path, str) and (INSTALLED.isdisjoint(path.split(os.sep)) or self._is_linked(path))
-            self.files[path] = self._relative(os.path.realpath(path) if is_own else "")
-        return self.files[path]
-
-    def _is_linked(self, path):
-        """Return True for a file of an installed package that is a link, as for development. Few links are looked up,
-        while resolving the paths of all files took 73 ms."""
-        parts = path.split(os.sep)
-        first = 1 + next(place for place, part in enumerate(parts) if part in INSTALLED)
-        ends = range(first + 1, max(first + 2, len(parts)))
-        return any(self.is_link(os.sep.join(parts[:end])) for end in ends)
-
-    def _relative(self, path):
-        if not path.startswith(self.root) or not path.endswith(".py"):
-            return ""
-        file = path[len(self.root) :].replace(os.sep, "/")
-        return "" if any(f.startswith(".") or f in SKIPPED_FOLDERS for f in file.split("/")[:-1]) else file
 
     def _own_modules(self):
         """List the loaded modules of the workspace."""
@@ -262,9 +205,9 @@ class Recorder:
         """Let calls like the last ones pass, up to the next timed step. Without an optimizer each one is a step, unless
         it is inside of another."""
         self._close_gate()
-        if self.sample is not None or not self.is_on:
+        if self.sample is not None or not self.is_on or self.rests.is_on:
             return
-        if self.has_optimizer or (self.depth and self.has_nested):
+        if self.depth if self.has_nested else self.has_optimizer:
             self.gate[0] = UNLIMITED
         elif not (self.depth or self.has_nested or self.steps):
             self.gate[0] = self.n_granted = untimed_after(self.n_steps)
@@ -275,9 +218,46 @@ class Recorder:
         self.gate[0] = self.n_granted = 0
 
     def call(self, target, owner, run, args, kwargs):
-        """Run one call of a target, counted, described and, in a timed step, timed."""
+        """Run one call of a target."""
         if not self.is_on or target.n_misses > MAX_MISSES or threading.get_ident() != self.thread:
             return run(*args, **kwargs)
+        if self.rests.is_on:
+            if self.depth:
+                return run(*args, **kwargs)
+            if self.guarded(self._passes, target, owner, args, kwargs):
+                self.depth = 1
+                try:
+                    return run(*args, **kwargs)
+                finally:
+                    self.depth = 0
+            self._end_rest()
+        return self._observe(target, owner, run, args, kwargs)
+
+    def _passes(self, target, owner, args, kwargs):
+        """Return True for an outermost call that nothing needs to be observed of; see `Rests`."""
+        self.rests.settle(target.run)
+        self._count_steps()
+        n_left = MAX_UNCHECKED
+        if not self.has_optimizer:
+            n_left = min(n_left, self.budget.n_passed - self.n_steps - 1)
+            if n_left < 0 or time.perf_counter() - self.flushed > FLUSH_S:
+                return False
+        mode = self.mode(owner)
+        found = target.seen.get(signature(self.tensor_types, mode, args, kwargs))
+        run = Run(owner, args, mode[0] if owner is None else (owner.training, mode[0]), n_left)
+        return self.rests.passes(target, found, run)
+
+    def _count_steps(self):
+        """Count the outermost calls that passed in a rest; without an optimizer each one is a step."""
+        n_passed, self.rests.n_steps = self.rests.n_steps, 0
+        self.n_steps += 0 if self.has_optimizer else n_passed
+
+    def _end_rest(self):
+        self.rests.end()
+        self._count_steps()
+
+    def _observe(self, target, owner, run, args, kwargs):
+        """Run one call, counted, described and, in a timed step, timed."""
         if not self.depth and not self.has_optimizer:
             self._close_gate()
         began = time.perf_counter()
@@ -287,7 +267,9 @@ class Recorder:
         counted, tensors = found
         sample = self.sample
         self.depth += 1
+        begun = None
         if self.depth == 1:
+            begun = self.guarded(self.rests.begin_call)
             self._open_gate()
         try:
             if sample is None or target.is_active:
@@ -310,6 +292,8 @@ class Recorder:
         finally:
             self.depth -= 1
             if not self.depth:
+                if begun is not None and self.sample is None and self.is_on and not self.steps:
+                    self.guarded(self.rests.end_call, target, counted, begun)
                 self._open_gate()
 
     def mode(self, owner):
@@ -330,6 +314,8 @@ class Recorder:
         key = signature(self.tensor_types, self.mode(owner), args, kwargs)
         found = target.seen.get(key)
         if found is None:
+            if target.has_room():
+                self.rests.note_new()
             found = self._describe(target, owner, args, kwargs) if target.has_room() else target.others
             if key is not None and target.has_room():
                 target.seen[key] = found
@@ -340,6 +326,7 @@ class Recorder:
             self.on_cuda = not self.on_cuda
             self.device = self.torch.cuda.get_device_name() if self.on_cuda else "cpu"
         self.has_nested = self.has_nested or self.depth > 0
+        target.is_outermost = target.is_outermost or not self.depth
         if self.depth == 0 and not self.has_optimizer:
             self._boundary(is_new=found.n_calls < 2 and target.n_calls < 2)
             if not self.is_on:
@@ -420,6 +407,7 @@ class Recorder:
         is_needed = not self.totals.n_steps and len(self.pending) < N_FIRST
         weight = self.budget.weight_of(self.n_steps, is_needed, is_new)
         if weight:
+            self._end_rest()
             self.sample = Sample(self.torch, self.on_cuda, weight)
         if time.perf_counter() - self.flushed > FLUSH_S:
             self.flushed = time.perf_counter()
@@ -452,12 +440,12 @@ class Recorder:
         """End the recording: take everything away and write the part."""
         was_on, self.is_on = self.is_on, False
         self._close_gate()
+        self.guarded(self._end_rest)
         while self.undo:
             self.undo.pop()()
-        for namespace, name, wrapper, function in self.wrapped:
-            if namespace.get(name) is wrapper:
-                namespace[name] = function
-        self.wrapped = []
+        for _, take, _ in self.rests.wrappers:
+            take()
+        self.rests.wrappers = []
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
         if was_on or self.error:
             self.guarded(self._end_last_sample)
@@ -482,6 +470,8 @@ class Recorder:
     def write(self, is_last):
         """Write the part, whole or not at all. Before the end, values that lie on a GPU are not read."""
         totals = self._best()
+        self.rests.account()
+        self._count_steps()
         part = {
             "is_last": is_last,
             "ended": is_last and bool(self.steps) and self.n_steps >= self.steps,

@@ -21,7 +21,8 @@ def _load(name: str, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
 
 
 def _start() -> None:
-    for name in ("_kernel_lsp_calls", "_kernel_lsp_main", "_kernel_lsp_recorder"):
+    for part in ("calls", "spelling", "rests", "imports", "main", "recorder"):
+        name = f"_kernel_lsp_{part}"
         spec = importlib.util.spec_from_file_location(name, os.path.join(_FOLDER, name + ".py"))
         assert spec is not None
         module = _load(name, spec)
