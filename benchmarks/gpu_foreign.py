@@ -1,6 +1,12 @@
 """Verdicts on kernels with host code of their own, on a GPU: how long each takes, cold and warm, and what it says.
 
     python3 benchmarks/gpu_foreign.py [--out FOLDER] [--torch-too]
+    python3 benchmarks/gpu_foreign.py --published CHECKOUT [--out FOLDER]
+    python3 benchmarks/gpu_foreign.py --page
+
+``--published`` checks the kernels of robust-kbench's ``highlighted`` folder against its own tasks, under each
+tolerance, with some commands at once, which take turns on the GPU. ``--page`` writes the newest results of both into
+docs/foreign-kernels.md, and needs no GPU.
 
 The cache is empty at first: the first verdict reads PyTorch's headers, and has them precompiled beside for the next.
 With ``--torch-too`` the extension is also built as torch.utils.cpp_extension builds it. The result is one JSON file
@@ -18,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +46,13 @@ RUNS = (
 )
 """Name of a check, its file, the addition to its text, and the verdict that it must get."""
 DEADLINE_S = 200
+N_JOBS = 6
+"""Checks of published kernels at once."""
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "foreign-kernels.md"
+MARK = re.compile(r"(<!-- gpu_foreign.py: (\w+) -->\n).*?(<!-- end -->)", re.S)
+"""What of the page this script writes: the part's name stands in its first mark."""
+TOLERANCES = ("strict", "torch", "kernelbench", "robust-kbench")
 TORCH_BUILD = """
 import sys, time
 from torch.utils.cpp_extension import load
@@ -50,12 +64,18 @@ print(time.monotonic() - started)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--torch-too", action="store_true")
+    parser.add_argument("--published", type=Path, metavar="CHECKOUT", help="of robust-kbench")
+    parser.add_argument("--page", action="store_true")
     options = parser.parse_args()
+    if options.page:
+        return write_page()
     if not torch.cuda.is_available():
         print("no CUDA device: run this on a machine with a GPU", file=sys.stderr)
         return 2
+    if options.published:
+        return check_published(options.published, options.out)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:
         for run in RUNS:
@@ -73,7 +93,36 @@ def verdict_of(name: str, file: str, added: str, expected: str, cache: Path) -> 
     kernel = cache / f"{len(added)}-{file}"
     kernel.write_text((FOLDER / file).read_text() + added)
     target = LARGE_TARGET if "robust-kbench" in name else TARGET
-    command = [sys.executable, "-m", "kernel_lsp", "check", str(kernel), "--task", target, "--json"]
+    found = check(name, kernel, target, cache)
+    found["is_as_it_should_be"] = bool(re.fullmatch(expected, found["outcome"]))
+    return found
+
+
+def check_published(checkout: Path, out: Path) -> int:
+    """Check each published kernel under each tolerance."""
+    kernels = sorted(checkout.glob("highlighted/*/*/kernel.cu"))
+    if not kernels:
+        print(f"no published kernels in {checkout}/highlighted", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(N_JOBS) as pool:
+
+        def verdict(kernel: Path) -> dict[str, Any]:
+            task, direction = kernel.parts[-3:-1]
+            target = str((checkout / "tasks" / task).resolve())
+            return check(f"{task}, {direction}", kernel.resolve(), target, Path(cache), "--tolerance", "all")
+
+        found: list[dict[str, Any]] = []
+        for done in as_completed([pool.submit(verdict, kernel) for kernel in kernels]):
+            found = sorted([*found, done.result()], key=lambda each: str(each["name"]))
+            path = write_results(found, None, out, "published")
+    n_without = sum(not each["by_tolerance"] for each in found)
+    print(f"{path}: {len(found)} published kernels, {n_without} without a verdict")
+    return 1 if n_without else 0
+
+
+def check(name: str, kernel: Path, target: str, cache: Path, *options: str) -> dict[str, Any]:
+    """Run the command as a user does, and return what its verdict says."""
+    command = [sys.executable, "-m", "kernel_lsp", "check", str(kernel), "--task", target, "--json", *options]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "KERNEL_LSP_PYTHON": sys.executable}
     started = time.monotonic()
     try:
@@ -84,17 +133,19 @@ def verdict_of(name: str, file: str, added: str, expected: str, cache: Path) -> 
     except subprocess.TimeoutExpired:
         said, complaint = "", f"no verdict within {DEADLINE_S} s"
     wall_s = round(time.monotonic() - started, 3)
-    verdict = json.loads(said) if said else {"outcome": {"kind": "none", "message": complaint}}
+    verdict: dict[str, Any] = json.loads(said) if said else {"outcome": {"kind": "none", "message": complaint}}
     outcome = verdict["outcome"]["kind"]
     times = {
         operation: {"ours_us": each["ours"]["time_us"], "baseline": each["baseline_name"], "x": each["ratio"]}
         for operation, each in verdict.get("times", {}).items()
     }
-    found = {
+    found: dict[str, Any] = {
         "name": name,
         "outcome": outcome,
         "message": verdict["outcome"].get("message", ""),
-        "is_as_it_should_be": bool(re.fullmatch(expected, outcome)),
+        "device": verdict.get("device", ""),
+        "by_tolerance": verdict.get("by_tolerance", {}),
+        "findings": [each["code"] for each in verdict.get("findings", [])],
         "wall_s": wall_s,
         "stages_s": {stage: round(s, 3) for stage, s in verdict.get("stages_s", {}).items()},
         "notes": verdict.get("notes", []),
@@ -112,7 +163,7 @@ def torch_build_s(folder: Path) -> float:
     return round(float(done.stdout.split()[-1]), 3)
 
 
-def write_results(found: list[dict[str, Any]], by_torch_s: float | None, folder: Path) -> Path:
+def write_results(found: list[dict[str, Any]], by_torch_s: float | None, folder: Path, of: str = "foreign") -> Path:
     """One JSON file, named after the day and the GPU."""
     gpu, date = torch.cuda.get_device_name(), datetime.date.today().isoformat()
     content = {
@@ -122,15 +173,58 @@ def write_results(found: list[dict[str, Any]], by_torch_s: float | None, folder:
         "torch_version": torch.__version__,
         "cuda_version": torch.version.cuda,
         "date": date,
-        "task": TARGET,
+        "task": TARGET if of == "foreign" else "robust-kbench's tasks, in its own folders",
         "method": "wall time of `kernel-lsp check --json` as a process of its own; torch.compile baselines not awaited",
         "by_torch_build_s": by_torch_s,
         "verdicts": found,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"gpu_foreign-{re.sub(r'[^a-z0-9]+', '_', gpu.lower())}-{date}.json"
+    path = folder / f"gpu_{of}-{re.sub(r'[^a-z0-9]+', '_', gpu.lower())}-{date}.json"
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def write_page() -> int:
+    """Write the newest results into the page, between its marks."""
+    tables = {"foreign": seconds_table, "published": published_table}
+    text = PAGE.read_text(encoding="utf-8")
+    text = MARK.sub(lambda found: f"{found[1]}{tables[found[2]](newest(found[2]))}\n{found[3]}", text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def newest(of: str) -> dict[str, Any]:
+    """Return the results of the last day, which its file's name ends with."""
+    path = max(RESULTS.glob(f"gpu_{of}-*.json"), key=lambda path: path.stem[-10:])
+    return {**json.loads(path.read_text(encoding="utf-8")), "file": path.name}
+
+
+def measured(results: dict[str, Any]) -> str:
+    return f"{results['gpu']}, torch {results['torch_version']}, {results['date']} (`{results['file']}`)"
+
+
+def seconds_table(results: dict[str, Any]) -> str:
+    rows = [measured(results), "", "| check | verdict | seconds |", "|---|---|---|"]
+    return "\n".join(rows + [f"| {v['name']} | {v['outcome']} | {v['wall_s']:.1f} |" for v in results["verdicts"]])
+
+
+def published_table(results: dict[str, Any]) -> str:
+    rows = [measured(results), "", f"| kernel | {' | '.join(TOLERANCES)} | time beside eager |"]
+    rows.append("|---" * (len(TOLERANCES) + 2) + "|")
+    for verdict in results["verdicts"]:
+        under = [short(verdict, name) for name in TOLERANCES]
+        times = [f"{each['x']['value']:.2f}x" for each in verdict["times"].values()]
+        rows.append(f"| {verdict['name']} | {' | '.join(under)} | {', '.join(times) or '-'} |")
+    return "\n".join(rows)
+
+
+def short(verdict: dict[str, Any], tolerance: str) -> str:
+    """Return one word or two for a verdict under a tolerance."""
+    found = str(verdict["by_tolerance"].get(tolerance, verdict["outcome"]))
+    if found == "correct" and "not-general" in verdict["findings"]:
+        return "correct for the task"
+    is_of_values = verdict["outcome"] in ("correct", "mismatch")
+    return "correct" if found == "correct" else "incorrect" if is_of_values else verdict["outcome"]
 
 
 if __name__ == "__main__":

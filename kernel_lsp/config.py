@@ -51,6 +51,7 @@ Temperatures = Annotated[tuple[Temperature, ...], BeforeValidator(_split)]
 Deadline = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 ToleranceName = Literal["strict", "torch", "kernelbench", "robust-kbench"]
+ToleranceSetting = Literal["strict", "torch", "kernelbench", "robust-kbench", "all"]
 
 
 class Settings(Noun):
@@ -130,8 +131,10 @@ class Settings(Noun):
         "Sandbox of compilers, the executor and workers: auto selects the strongest that this machine supports.",
         "machine",
     )
-    tolerance: ToleranceName = _setting(
-        "strict", "Tolerance for kernels with host code of their own; the others are those of other benchmarks."
+    tolerance: ToleranceSetting = _setting(
+        "strict",
+        "Tolerance for kernels with host code of their own: strict, or another benchmark's; all: strict decides, and "
+        "the verdict under each is shown.",
     )
     diagnostics: bool = _setting(True, "In an editor: show the rules' findings while you type.")
     code_lens: bool = _setting(True, "In an editor: show commands and the last result above each target.")

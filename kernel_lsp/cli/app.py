@@ -106,7 +106,7 @@ def check(
     python: Python = None,
     tolerance: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="For host code: strict (default), torch, kernelbench, robust-kbench."),
+        typer.Option(metavar="NAME", help="For host code: strict (default), torch, kernelbench, robust-kbench, all."),
     ] = None,
     as_json: Json = False,
 ) -> None:

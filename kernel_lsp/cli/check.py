@@ -63,6 +63,8 @@ def print_verdict(verdict: Verdict, file: str) -> None:
         )
     elif not isinstance(outcome, BuildFailed):
         say(f"  because   {outcome.message}", markup=False)
+    for name, found in verdict.by_tolerance.items():
+        say(f"  under     {name}: {found}", style="green" if found == "correct" else "red", markup=False)
     for finding in _all_findings(verdict):
         say(f"  {describe_finding(finding, file)}", style=STYLES[finding.severity], markup=False)
     for facts in verdict.kernels:

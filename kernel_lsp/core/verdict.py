@@ -172,6 +172,8 @@ class Verdict(Noun):
     """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
     tolerance: str = "strict"
     """Tolerance of the comparison: ours, or that of another benchmark (`verify/foreign/cases.py`)."""
+    by_tolerance: dict[str, str] = {}
+    """``correct``, or why not, by tolerance; empty unless all were asked for. Values alone differ between them."""
     times: dict[str, Comparison] = {}
     """Comparison against eager by operation name."""
     configurations: tuple[ConfigurationOutcome, ...] = ()

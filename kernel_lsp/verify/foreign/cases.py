@@ -13,11 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from kernel_lsp.config import ToleranceName
+from kernel_lsp.config import ToleranceName, ToleranceSetting
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TensorError, TimedOut
+from kernel_lsp.core.verdict import (
+    BuildFailed,
+    CaseResult,
+    CheckOutcome,
+    Correct,
+    Crashed,
+    Mismatch,
+    Rejected,
+    TensorError,
+    TimedOut,
+    Unsupported,
+)
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.foreign.process import ForeignProcess
@@ -96,8 +107,55 @@ async def make_case(store: CaseStore, task: Task, case: Case, folder: Path, *, i
     return await asyncio.to_thread(_taken, store, task, case, files, folder, is_hidden=is_hidden)
 
 
+class Judge:
+    """Judges copies of outputs under one tolerance, or under all of them, of which the first decides."""
+
+    def __init__(self, device_name: str, setting: ToleranceSetting = STRICT) -> None:
+        self.device_name = device_name
+        self.names: tuple[ToleranceName, ...] = (STRICT, *TOLERANCES) if setting == "all" else (setting,)
+        self.mismatches: dict[ToleranceName, Mismatch] = {}
+        """The first mismatch under each tolerance, at the task's own sizes."""
+
+    @property
+    def failure(self) -> Mismatch | None:
+        """Return the first mismatch under the tolerance that decides."""
+        return self.mismatches.get(self.names[0])
+
+    @property
+    def is_decided(self) -> bool:
+        """Check whether further cases can change nothing: there is a mismatch under each tolerance."""
+        return len(self.mismatches) == len(self.names)
+
+    def judge(self, case: ForeignCase, paths: Mapping[str, Path]) -> CaseResult | Mismatch:
+        """Judge one call's outputs, by name. Hidden sizes are judged under the tolerance that decides alone."""
+        judged = {
+            name: judge(case, paths, self.device_name, name)
+            for name in self.names[: 1 if case.is_hidden else None]
+            if name not in self.mismatches
+        }
+        if not case.is_hidden:
+            self.mismatches |= {name: found for name, found in judged.items() if isinstance(found, Mismatch)}
+        return self.failure or judged[self.names[0]]
+
+    def refuse(self, case: ForeignCase, message: str) -> Mismatch:
+        """Return the mismatch of outputs that no tolerance accepts, such as another shape."""
+        found = Mismatch(message=message, failed=_unjudged(case, self.device_name))
+        if not case.is_hidden:
+            self.mismatches = dict.fromkeys(self.names, found) | self.mismatches
+        return self.failure or found
+
+    def described(self, outcome: CheckOutcome) -> dict[str, str]:
+        """Return ``correct``, or why not, by tolerance; empty for one. A failure other than of values is all of
+        theirs."""
+        if len(self.names) == 1 or isinstance(outcome, Unsupported | Rejected | BuildFailed):
+            return {}
+        other = "" if isinstance(outcome, Correct | Mismatch) else f"{outcome.kind}: {outcome.message}"
+        found = {name: self.mismatches.get(name) for name in self.names}
+        return {name: each.message if each is not None else other or "correct" for name, each in found.items()}
+
+
 async def run_case(
-    process: ForeignProcess, case: ForeignCase, folder: Path, device_name: str, tolerance: ToleranceName = STRICT
+    process: ForeignProcess, case: ForeignCase, folder: Path, judge: Judge
 ) -> CaseResult | Mismatch | Crashed | TimedOut:
     """Run twice and judge both."""
     first, again = case.output_paths(folder), case.output_paths(folder, ".again")
@@ -116,14 +174,14 @@ async def run_case(
     }
     ran = await process.ask("run_foreign", request, deadline_s=CASE_DEADLINE_S)
     if isinstance(ran, dict) and ran.get("status") == "refused":
-        return Mismatch(message=str(ran.get("message")), failed=_unjudged(case, device_name))
+        return judge.refuse(case, str(ran.get("message")))
     failure = misbehaviour(ran, token)
     if failure is not None:
         return failure
     assert isinstance(ran, dict)
-    judged = judge(case, first, device_name, tolerance)
-    if ran["spread"] and not isinstance(judged, Mismatch):
-        judged = judge(case, {**first, **{name: again[name] for name in ran["spread"]}}, device_name, tolerance)
+    judged = judge.judge(case, first)
+    if ran["spread"] and not judge.is_decided:
+        judged = judge.judge(case, {**first, **{name: again[name] for name in ran["spread"]}})
     return judged
 
 

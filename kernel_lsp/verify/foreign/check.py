@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.config import Settings, ToleranceName
+from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.task import TargetSource, Task, TaskTensor
@@ -34,9 +34,9 @@ from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.cases import (
     ForeignCase,
+    Judge,
     chosen_cases,
     describe_tolerance,
-    judge,
     make_case,
     run_case,
     shuffled,
@@ -105,12 +105,15 @@ class _Check:
     source: ForeignSource
     target: TargetSource
     progress: Progress
-    device_name: str = CPU_NAME
     device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
     cases: Sequence[ForeignCase] = ()
+    judge: Judge = field(init=False)
     timer: OperationTimer | None = None
     """Times the kernel where there is a GPU."""
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(CPU_NAME, self.session.settings.tolerance)
 
     async def verdict(self) -> Verdict:
         outcome = await self._outcome()
@@ -119,13 +122,14 @@ class _Check:
         exposed = (NOT_HIDDEN,) if level in HIDING_NOTHING else ()
         return Verdict(
             candidate_id=self.progress.candidate_id,
-            device=self.device_name,
+            device=self.judge.device_name,
             outcome=outcome,
             findings=(*self.progress.findings, *lost_nans(self.progress.cases)),
             foreign=self.source.kind,
-            tolerance=self._tolerance,
+            tolerance=self.judge.names[0],
+            by_tolerance=self.judge.described(outcome),
             times=self.progress.times,
-            notes=(f"tolerance: {describe_tolerance(self._tolerance)}", said, *exposed, *self.progress.notes),
+            notes=(f"tolerance: {describe_tolerance(self.judge.names[0])}", said, *exposed, *self.progress.notes),
             evaluate_s=sum(self.progress.stages_s.values()),
             stages_s=self.progress.stages_s,
         )
@@ -150,7 +154,9 @@ class _Check:
                 self.device = await self.session.gpu_device()
             if self.device is None and self.source.needs_cuda:
                 return Unsupported(message=NO_GPU)
-            if self.device is None and index is not None:
+            if self.device is not None:
+                self.judge.device_name = self.device.facts.name
+            elif index is not None:
                 warming = asyncio.create_task(process.start_pools("cpu"))
                 under_way.append(warming)
             if index is not None and self._architecture != self.session.gpu.architecture.name:
@@ -172,10 +178,6 @@ class _Check:
         finally:
             await end_tasks(*under_way)
             await builds.close()
-
-    @property
-    def _tolerance(self) -> ToleranceName:
-        return self.session.settings.tolerance
 
     @property
     def _architecture(self) -> str:
@@ -340,7 +342,7 @@ class _Check:
                 case NotTimed(reason):
                     self.progress.notes.append(f"{case.bound.name}: not timed: {reason}")
                 case TimingFailure() as failure:
-                    return verdict_of(failure, case.bound.name, self.device_name)
+                    return verdict_of(failure, case.bound.name, self.judge.device_name)
         return None
 
     async def _wrong_while_timed(
@@ -356,7 +358,7 @@ class _Check:
         written = await process.ask("write_timed", request, deadline_s=WRITE_DEADLINE_S)
         if isinstance(written, Lost):
             return Crashed(message=f"after it was timed: {written.message}")
-        judged = judge(case, paths, self.device_name, self._tolerance)
+        judged = self.judge.judge(case, paths)
         return judged if isinstance(judged, Mismatch) else None
 
     async def _run_cases(
@@ -365,19 +367,20 @@ class _Check:
         failures: list[tuple[ForeignCase, str]] = []
         for case in cases:
             folder = self._new_folder("outputs")
-            found = await run_case(process, case, folder, self.device_name, self._tolerance)
+            found = await run_case(process, case, folder, self.judge)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(found, CaseResult):
                 self.progress.cases.append(found)
             elif not case.is_hidden:
-                return found
+                if not isinstance(found, Mismatch) or self.judge.is_decided:
+                    return found
             elif _is_not_general(found):
                 failures.append((case, found.message))
             else:
                 return found.model_copy(update={"message": f"at sizes that the task does not name: {found.message}"})
         if failures:
             self._warn_not_general(failures)
-        return None
+        return self.judge.failure
 
     def _warn_not_general(self, failures: Sequence[tuple[ForeignCase, str]]) -> None:
         """Add the warning with the contract to state: the task needs its own sizes only."""

@@ -35,7 +35,7 @@
 ---@field outDirectory? string Folder of the result files; default: next to the target's file.
 ---@field logLevel? "debug"|"info"|"warning"|"error" Minimum level of log messages on stderr.
 ---@field sandbox? "auto"|"off"|"limits"|"landlock"|"landlock+seccomp"|"bwrap" Sandbox of compilers, the executor and workers: auto selects the strongest that this machine supports.
----@field tolerance? "strict"|"torch"|"kernelbench"|"robust-kbench" Tolerance for kernels with host code of their own; the others are those of other benchmarks.
+---@field tolerance? "strict"|"torch"|"kernelbench"|"robust-kbench"|"all" Tolerance for kernels with host code of their own: strict, or another benchmark's; all: strict decides, and the verdict under each is shown.
 ---@field diagnostics? boolean In an editor: show the rules' findings while you type.
 ---@field codeLens? boolean In an editor: show commands and the last result above each target.
 ---@field inlayHints? boolean In an editor: show each line's share of the estimated time at its end.

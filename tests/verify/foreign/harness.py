@@ -15,7 +15,7 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding
-from kernel_lsp.verify.foreign.cases import ForeignCase, run_case
+from kernel_lsp.verify.foreign.cases import ForeignCase, Judge, run_case
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import Case
@@ -64,7 +64,7 @@ class Bench:
         self.n_cases += 1
         folder = self.process.scratch / f"case-{self.n_cases}"
         folder.mkdir(parents=True)
-        return await run_case(self.process, made_case(folder, seed, shape), folder / "out", "CPU")
+        return await run_case(self.process, made_case(folder, seed, shape), folder / "out", Judge("CPU"))
 
 
 def made_case(folder: Path, seed: int, shape: tuple[int, ...]) -> ForeignCase:

@@ -155,3 +155,17 @@ def test_the_contract_holds_for_the_task_and_not_for_what_failed(
 @pytest.mark.parametrize("name", ["strict", "torch", "kernelbench", "robust-kbench"])
 def test_a_verdict_names_its_tolerance(name: ToleranceName) -> None:
     assert describe_tolerance(name).startswith(name)
+
+
+def test_one_check_gives_the_verdict_under_each_tolerance_and_strict_decides(tmp_path: Path) -> None:
+    verdict = check(tmp_path, "return x * 2.0 * (1 + 5e-5)", tolerance="all")
+    assert (verdict.outcome.kind, verdict.tolerance) == ("mismatch", "strict")
+    found = {name: text == "correct" for name, text in verdict.by_tolerance.items()}
+    assert found == {"strict": False, "torch": False, "kernelbench": True, "robust-kbench": True}
+    assert "exceed the tolerance torch" in verdict.by_tolerance["torch"]
+
+
+def test_another_shape_is_incorrect_under_each_tolerance(tmp_path: Path) -> None:
+    verdict = check(tmp_path, "return (x * 2.0)[0]", tolerance="all")
+    assert len(set(verdict.by_tolerance.values())) == 1
+    assert "correct" not in verdict.by_tolerance.values()
