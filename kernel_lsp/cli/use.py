@@ -19,8 +19,8 @@ from kernel_lsp.source.call_sites import (
     Rewritten,
     called_name,
     is_offered,
+    method_used,
     revert_operator,
-    takes_module,
     use_operator,
 )
 from kernel_lsp.source.python_file import USE_PREFIX
@@ -68,8 +68,8 @@ def _found(result: RunResult, *, reverts: bool) -> Rewritten:
         raise UserError(f"{run.target} has no operator in {run.out}", next_step=step)
     if not _is_current(result):
         raise UserError(f"{run.out / run.name}.cu is not the kernel of run {run.run_id}", next_step=step)
-    module = takes_module(run.out, run.name)
-    return use_operator(root, Operator(Path(run.file), run.symbol, module, run.out, run.name))
+    method = method_used(run.out, run.name)
+    return use_operator(root, Operator(Path(run.file), run.symbol, method, run.out, run.name))
 
 
 def _is_current(result: RunResult) -> bool:
@@ -103,9 +103,9 @@ def _print(found: Rewritten, *, applies: bool) -> None:
 def _print_by_hand(result: RunResult) -> None:
     """Say how to use the operator where no call of its target is found."""
     run = result.summary
-    is_module = takes_module(run.out, run.name)
-    called = called_name(run.symbol, is_module=is_module)
-    wraps = f"{USE_PREFIX}{run.name}({called}{'(...)' if is_module else ''})"
+    method = method_used(run.out, run.name)
+    called = called_name(run.symbol, method)
+    wraps = f"{USE_PREFIX}{run.name}({called}{'(...)' if method else ''})"
     root = find_workspace(Path(run.file).parent)
     console.stdout.print(f"no file of {root} calls {called}, tests apart", markup=False, soft_wrap=True)
     next_step = f"where yours does: {wraps}, from {os.path.relpath(run.out / run.name)}.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,9 +44,10 @@ class CompletedTarget:
 
 def candidate_inputs(path: Path, symbol: str) -> list[CompletedTarget]:
     """Return the candidates in order of preference. Raises TargetError for a target that no pragma completes."""
-    called = symbol.partition(".")[0]
-    elsewhere = tuple((called, call) for call in calls_elsewhere(find_workspace(path.parent), path, called))
-    source = replace(read_python_file(path, str(path)), elsewhere=elsewhere)
+    source = read_python_file(path, str(path))
+    called = symbol if isinstance(source.named.get(symbol), ast.ClassDef) else symbol.rpartition(".")[0] or symbol
+    calls = calls_elsewhere(find_workspace(path.parent), path, called)
+    source = replace(source, elsewhere=tuple((called.rpartition(".")[2], call) for call in calls))
     candidates: dict[tuple[str, ...], CompletedTarget] = {}
     for example in EXAMPLES:
         try:

@@ -13,10 +13,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from kernel_lsp.source.python_file import USE_PREFIX, ImportStyle, import_line, import_style
+from kernel_lsp.source.python_file import (
+    USE_PREFIX,
+    Definition,
+    ImportStyle,
+    import_line,
+    import_style,
+    nested,
+    symbol_called,
+)
 
 OPERATOR_MARK = "# Written by kernel-lsp ("
 """First characters of an operator's file and of its runtime."""
@@ -29,23 +38,25 @@ SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "build", "d
 """Folders without the user's own code. Hidden folders and environments are skipped, too."""
 UNKNOWN_NAME = "<unknown>"
 """Name of what a call gives and its text does not say."""
+METHOD = re.compile(r'\bmethod="(\w+)"')
 LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A written operator: the target's file and symbol, the folder of its files, and its name."""
+    """A written operator: the target's file and symbol, the method of a module that it computes, the folder of its
+    files, and its name."""
 
     file: Path
     symbol: str
-    is_module: bool
+    method: str
     out: Path
     name: str
 
     @property
     def called(self) -> str:
         """Return the name whose calls use the operator: of a method, the class whose modules have it."""
-        return called_name(self.symbol, is_module=self.is_module)
+        return called_name(self.symbol, self.method)
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,8 @@ class _Edit:
 
 def use_operator(root: Path, operator: Operator) -> Rewritten:
     """Return the texts in which every call of the target outside of tests uses the operator."""
-    return _rewritten(root, operator.called, lambda file: _use_edits(file, root, operator), is_kept=_is_test)
+    word = operator.called.rpartition(".")[2]
+    return _rewritten(root, word, lambda file: _use_edits(file, root, operator), is_kept=_is_test)
 
 
 def revert_operator(root: Path, name: str) -> Rewritten:
@@ -86,7 +98,7 @@ def calls_elsewhere(root: Path, target: Path, called: str) -> Iterator[ast.Call]
     deadline = time.monotonic() + MAX_SCAN_S
     for path in islice(python_files(root), MAX_FILES):
         is_read = path != target and not _is_test(path.relative_to(root)) and time.monotonic() < deadline
-        file = _read(path, called) if is_read else None
+        file = _read(path, called.rpartition(".")[2]) if is_read else None
         if file is None:
             continue
         names = {name for name, _, _ in _imported(file, root, target, called)}
@@ -129,6 +141,10 @@ class _File:
     def below(self, line: int) -> int:
         """Return the offset of the line after a 1-based line."""
         return self.starts[line] if line < len(self.starts) else len(self.data)
+
+    @cached_property
+    def named(self) -> dict[str, Definition]:
+        return dict(nested(self.tree.body))
 
     @property
     def line_end(self) -> str:
@@ -205,10 +221,10 @@ def _use_edits(file: _File, root: Path, operator: Operator) -> list[_Edit]:
     statements: set[str] = set()
     lines: list[int] = []
     for call in file.calls:
-        called = ast.unparse(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ""
+        called = symbol_called(call.func, file.named)
         if called not in names or id(call) in wrapped or _is_within(call, file, operator):
             continue
-        first, last = file.span(call) if operator.is_module else file.span(call.func)
+        first, last = file.span(call) if operator.method else file.span(call.func)
         edits += [_Edit(first, first, f"{used}("), _Edit(last, last, ")")]
         statements.add(names[called])
         lines.append(call.lineno)
@@ -232,6 +248,7 @@ def _names(file: _File, root: Path, operator: Operator) -> Iterator[tuple[str, s
 def _imported(file: _File, root: Path, target: Path, called: str) -> Iterator[tuple[str, str, int]]:
     """Yield the names under which another file calls `called` of the target's file, each with the module that it
     imports, and its level."""
+    head, dot, inner = called.partition(".")
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -240,8 +257,8 @@ def _imported(file: _File, root: Path, target: Path, called: str) -> Iterator[tu
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 inside = f"{node.module}.{alias.name}" if node.module else alias.name
-                if alias.name == called and _is_module(node.module or "", node.level, file, root, target):
-                    yield alias.asname or alias.name, node.module or "", node.level
+                if alias.name == head and _is_module(node.module or "", node.level, file, root, target):
+                    yield f"{alias.asname or alias.name}{dot}{inner}", node.module or "", node.level
                 elif _is_module(inside, node.level, file, root, target):
                     yield f"{alias.asname or alias.name}.{called}", inside, node.level
 
@@ -270,12 +287,8 @@ def _is_within(call: ast.Call, file: _File, operator: Operator) -> bool:
     """Check whether the call is in the target's own definition."""
     if file.path.resolve() != operator.file.resolve():
         return False
-    definitions = [
-        node
-        for node in file.tree.body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == operator.called
-    ]
-    return any(node.lineno <= call.lineno <= (node.end_lineno or node.lineno) for node in definitions)
+    node = file.named.get(operator.called)
+    return node is not None and node.lineno <= call.lineno <= (node.end_lineno or node.lineno)
 
 
 def _revert_edits(file: _File, name: str) -> list[_Edit]:
@@ -335,19 +348,20 @@ def is_offered(out: Path, name: str) -> bool:
     return f"def {USE_PREFIX}{name}(" in _text_of(out, name)
 
 
-def called_name(symbol: str, *, is_module: bool) -> str:
-    """Return the name that makes what the operator is put into: the class of a method, else the target itself."""
-    return symbol.rpartition(".")[0] or symbol if is_module else symbol
+def called_name(symbol: str, method: str) -> str:
+    """Return the name that makes what the operator is put into: of a module's method the class, else the target."""
+    return symbol.removesuffix(f".{method}")
 
 
-def takes_module(out: Path, name: str) -> bool:
-    """Return True if the operator is put into a module, as opposed to around a function."""
-    return puts_into_module(_text_of(out, name), name)
+def method_used(out: Path, name: str) -> str:
+    """Return the method of a module that the operator computes; empty for the operator of a function."""
+    return method_in(_text_of(out, name), name)
 
 
-def puts_into_module(text: str, name: str) -> bool:
-    """Return True if the text of an operator's file puts it into a module."""
-    return f"def {USE_PREFIX}{name}(module:" in text
+def method_in(text: str, name: str) -> str:
+    """Return what `method_used` returns for the text of an operator's file."""
+    method = METHOD.search(text) if f"def {USE_PREFIX}{name}(module:" in text else None
+    return method[1] if method is not None else ""
 
 
 def _text_of(out: Path, name: str) -> str:

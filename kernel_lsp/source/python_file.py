@@ -9,7 +9,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -84,14 +84,18 @@ class PythonFile:
 
     def ancestry(self, node: ast.ClassDef) -> list[ast.ClassDef]:
         """Return the class and its bases in this file, in order of distance."""
-        found, queue = [node], list(node.bases)
-        while queue:
-            base = queue.pop(0)
-            ancestor = self._last(self.tree.body, base.id) if isinstance(base, ast.Name) else None
-            if isinstance(ancestor, ast.ClassDef) and ancestor not in found:
-                found.append(ancestor)
-                queue.extend(ancestor.bases)
+        found = [node]
+        for each in found:
+            for base in each.bases:
+                ancestor = self._base(each, base)
+                if isinstance(ancestor, ast.ClassDef) and ancestor not in found:
+                    found.append(ancestor)
         return found
+
+    def _base(self, node: ast.ClassDef, base: ast.expr) -> Definition | None:
+        """Return what a base of the class names: in the body that the class stands in, else in the file."""
+        around, text = self._names.get(id(node), "").rpartition(".")[0], ast.unparse(base)
+        return self.named.get(f"{around}.{text}", self.named.get(text))
 
     def is_module_class(self, node: ast.ClassDef) -> bool:
         """Return True when this file, or one that it imports a base from, shows that the class is an `nn.Module`."""
@@ -113,9 +117,16 @@ class PythonFile:
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
             first -= 1
-        last = _first_statement_line(node)
-        last = last - 1 if last > node.lineno else node.lineno
+        last = self._last_header_line(node)
         return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
+
+    def _last_header_line(self, node: Definition) -> int:
+        """Return the last line above the first statement; above a class in it, the comments are that class's."""
+        last = _first_statement_line(node) - 1
+        inner = next((each for each in node.body if each.lineno > last), None)
+        while isinstance(inner, ast.ClassDef) and self.lines[last - 1].lstrip().startswith("#"):
+            last -= 1
+        return max(last, node.lineno)
 
     def _imported_bases(self, node: ast.ClassDef) -> Iterator[tuple[PythonFile, ast.ClassDef]]:
         """Yield the bases of the class that files beside this one define, with their files."""
@@ -183,14 +194,26 @@ class PythonFile:
 
     @cached_property
     def calls(self) -> dict[str, list[ast.Call]]:
-        """Return the calls by the plain name that is called: the file's own, then those of other files."""
+        """Return the calls by the plain name that is called, of classes inside of classes by their own: the file's own,
+        then those of other files."""
         found: dict[str, list[ast.Call]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 found.setdefault(node.func.id, []).append(node)
+            elif isinstance(node, ast.Call) and (symbol := symbol_called(node.func, self.named)) in self.named:
+                found.setdefault(symbol.rpartition(".")[2], []).append(node)
         for name, call in self.elsewhere:
             found.setdefault(name, []).append(call)
         return found
+
+    @cached_property
+    def named(self) -> dict[str, Definition]:
+        """Return the functions and classes at the top and, by dotted names, in classes."""
+        return dict(nested(self.tree.body))
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return {id(node): name for name, node in self.named.items()}
 
     @cached_property
     def _indexes(self) -> dict[int, dict[str, Definition]]:
@@ -274,6 +297,28 @@ def definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
         elif isinstance(statement, ast.If | ast.Try | ast.With | ast.ExceptHandler):
             for block in ("finalbody", "orelse", "handlers", "body"):
                 stack.extend(reversed(getattr(statement, block, ())))
+
+
+def nested(body: Sequence[ast.stmt], around: str = "") -> Iterator[tuple[str, Definition]]:
+    """Yield the functions and classes of a body and of its classes, each class before what is in it, by dotted
+    names."""
+    for node in definitions(body):
+        yield f"{around}{node.name}", node
+        if isinstance(node, ast.ClassDef):
+            yield from nested(node.body, f"{around}{node.name}.")
+
+
+def symbol_called(called: ast.expr, named: Mapping[str, Definition]) -> str:
+    """Return the dotted name that a call has for what it calls; ``self.Block`` in the class `Net` is ``Net.Block``.
+    Empty for anything but names. `named` are the definitions of the file."""
+    text = ast.unparse(called) if isinstance(called, ast.Name | ast.Attribute) else ""
+    if not text.startswith("self."):
+        return text
+    spans = (
+        (name, node.lineno, node.end_lineno or 0) for name, node in named.items() if isinstance(node, ast.ClassDef)
+    )
+    around = [name for name, first, last in spans if first <= called.lineno <= last]
+    return f"{around[-1]}.{text.removeprefix('self.')}" if around else ""
 
 
 ImportStyle = Literal["absolute", "relative", "either"]

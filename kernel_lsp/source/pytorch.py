@@ -28,7 +28,6 @@ from kernel_lsp.source.python_file import (
     FunctionNode,
     Parameter,
     PythonFile,
-    definitions,
     parameters_of,
     read_python_file,
     target_digest,
@@ -74,15 +73,14 @@ def read_target(target: str, directory: Path) -> TargetSource:
 
 
 def targets_in(source: PythonFile) -> tuple[TargetLocation, ...]:
-    """List the same for a parsed file."""
+    """List the functions at the top of a file, and its modules, those inside of classes too."""
     found = []
-    for node in definitions(source.tree.body):
+    for symbol, node in source.named.items():
         is_class = isinstance(node, ast.ClassDef)
-        if isinstance(node, ast.ClassDef) and not source.is_module_class(node):
-            continue
-        if node.name not in _INPUT_FUNCTIONS:
+        is_target = source.is_module_class(node) if isinstance(node, ast.ClassDef) else "." not in symbol
+        if is_target and node.name not in _INPUT_FUNCTIONS:
             kind: TargetKind = "module" if is_class else "function"
-            found.append(TargetLocation(node.name, kind, node.lineno, node.end_lineno or node.lineno))
+            found.append(TargetLocation(symbol, kind, node.lineno, node.end_lineno or node.lineno))
     return tuple(found)
 
 
@@ -155,12 +153,7 @@ def _suggest_symbol(symbol: str, source: PythonFile) -> str:
 
 
 def _all_symbols(source: PythonFile) -> list[str]:
-    names = []
-    for node in definitions(source.tree.body):
-        names.append(node.name)
-        if isinstance(node, ast.ClassDef):
-            names += [f"{node.name}.{inner.name}" for inner in definitions(node.body) if inner.name[:2] != "__"]
-    return names
+    return [symbol for symbol, node in source.named.items() if "." not in symbol or node.name[:2] != "__"]
 
 
 def _suggest_file(file: str, symbol: str, directory: Path) -> str:

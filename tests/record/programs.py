@@ -99,6 +99,33 @@ with torch.inference_mode():
         y = gate(y, gate=x)
 print(y.double().sum().item().hex())
 """
+NESTED = """
+import torch
+
+
+class Net(torch.nn.Module):
+    class Block(torch.nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(width))
+
+        def forward(self, x):
+            return x * self.weight
+
+    def __init__(self):
+        super().__init__()
+        self.block = self.Block(8)
+
+    def forward(self, x):
+        return self.block(x)
+
+
+net = Net().eval()
+with torch.inference_mode():
+    for _ in range(3):
+        y = net(torch.ones(4, 8))
+print(y.sum().item())
+"""
 TESTS = """
 import torch
 from model import RMSNorm, Scale

@@ -22,6 +22,7 @@ from tests.record.programs import (
     INFER,
     LAYOUTS,
     LONG,
+    NESTED,
     NOTEBOOK,
     RAISES,
     TESTS,
@@ -64,6 +65,14 @@ def test_a_script_of_functions_is_recorded_and_no_hook_is_left(tmp_path: Path) -
     assert ran.recording is not None
     assert ran.recording.targets["infer.py::scale"].configurations[0].layouts == {"x": "strides (1, 4)"}
     assert not ran.recording.targets["infer.py::Gate"].configurations[0].grad
+
+
+def test_a_module_in_a_class_is_recorded(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, nested=NESTED), sys.executable, "nested.py")
+    assert ran.recording is not None
+    assert ran.configurations("nested.py::Net.Block") == [("x=f32[4, 8]", 3)]
+    source = read_target("nested.py::Net.Block", tmp_path)
+    assert (source.kind, source.init_arguments, source.inputs_are_recorded) == ("module", {"width": 8}, True)
 
 
 def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Path) -> None:

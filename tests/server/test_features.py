@@ -651,6 +651,39 @@ def test_a_module_can_use_the_operator_and_come_back(tmp_path: Path) -> None:
     assert again.applied(again.actions(line + 1)["Revert to PyTorch"]) == text
 
 
+IN_A_CLASS = """import torch
+
+
+class Net(torch.nn.Module):
+    class Block(torch.nn.Module):
+        # kernel-lsp: x=f32[4, 8]
+        def forward(self, x):
+            return torch.relu(x)
+
+    def __init__(self):
+        super().__init__()
+        self.block = self.Block()
+
+    # kernel-lsp: x=f32[4, 8]
+    def forward(self, x):
+        return self.block(x)
+"""
+
+
+def test_a_class_in_a_class_has_its_lens_and_hover_and_can_use_its_operator(tmp_path: Path) -> None:
+    opened = Opened(tmp_path / "net.py", IN_A_CLASS)
+    assert opened.lenses() == [(3, "Optimize to CUDA"), (4, "Optimize to CUDA")]
+    check(opened.hover(6), "**Net.Block**")
+    check(opened.hover(14), "**Net**")
+    assert "Optimize to CUDA: Net.Block" in opened.actions(7)
+    opened.knowledge.learn_runs(tmp_path, (run_of_scale(opened.path, symbol="Net.Block", name="net_block"),))
+    written_operator(opened, "net_block")
+    used = opened.applied(opened.actions(11)["Use the optimized operator here: net_block"])
+    check(used, "self.block = use_net_block(self.Block())\n", "from kernels.net_block import use_net_block\n")
+    again = Opened(opened.path, used)
+    assert again.applied(again.actions(12)["Revert to PyTorch"]) == IN_A_CLASS
+
+
 def test_in_a_package_the_import_works_for_a_script_too(scale: Opened) -> None:
     check_import(scale, SCALE, "try:\n    from .kernels.scale import use_scale\nexcept ImportError:")
 

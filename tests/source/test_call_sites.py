@@ -21,7 +21,7 @@ def workspace(root: Path, **files: str) -> Operator:
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, newline="")
-    return Operator(root / "pkg" / "model.py", "Scale", True, root / "pkg" / "kernels", "scale")
+    return Operator(root / "pkg" / "model.py", "Scale", "forward", root / "pkg" / "kernels", "scale")
 
 
 def check(root: Path, before: str, after: str, name: str = "train", n_sites: int = 1) -> None:
@@ -54,20 +54,37 @@ def test_calls_in_other_files_use_the_operator_and_return(tmp_path: Path, before
 def test_the_operator_of_a_method_is_put_into_its_class(tmp_path: Path) -> None:
     before = "from pkg.model import Scale\n\ny = Scale(1).gate(2)\n"
     of_class = workspace(tmp_path, train=before)
-    found = use_operator(tmp_path, replace(of_class, symbol="Scale.gate"))
+    found = use_operator(tmp_path, replace(of_class, symbol="Scale.gate", method="gate"))
     assert [*found.texts.values()] == [f"from pkg.model import Scale\n{ABOVE}\ny = use_scale(Scale(1)).gate(2)\n"]
 
 
 def test_operators_of_two_methods_are_each_put_in_once(tmp_path: Path) -> None:
     path, gate = tmp_path / "train.py", "scale_gate"
     operator = workspace(tmp_path, train="from pkg.model import Scale\n\ny = Scale(1)\n")
-    operators = (operator, replace(operator, symbol="Scale.gate", name=gate))
+    operators = (operator, replace(operator, symbol="Scale.gate", method="gate", name=gate))
     for each in operators:
         path.write_text(use_operator(tmp_path, each).texts[path])
     assert [use_operator(tmp_path, each).n_sites for each in operators] == [0, 0]
     path.write_text(revert_operator(tmp_path, "scale").texts[path])
     above = "from pkg.model import Scale\nfrom pkg.kernels.scale_gate import use_scale_gate\n"
     assert path.read_text() == f"{above}\ny = use_scale_gate(Scale(1))\n"
+
+
+def test_a_class_in_a_class_is_called_by_all_of_its_names(tmp_path: Path) -> None:
+    inside = (
+        "class Net:\n    class Block:\n        pass\n\n    def __init__(self):\n        self.block = self.Block(8)\n"
+    )
+    outside = (
+        "from pkg import model\nfrom pkg.model import Net as N\n\nx = N.Block(8), model.Net.Block(8), Block(8), N(8)\n"
+    )
+    operator = workspace(tmp_path, train=outside, pkg__model=inside)
+    found = use_operator(tmp_path, replace(operator, symbol="Net.Block", name="net_block"))
+    assert found.n_sites == 3
+    assert "self.block = use_net_block(self.Block(8))\n" in found.texts[operator.file]
+    assert (
+        "x = use_net_block(N.Block(8)), use_net_block(model.Net.Block(8)), Block(8), N(8)\n"
+        in found.texts[tmp_path / "train.py"]
+    )
 
 
 def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:

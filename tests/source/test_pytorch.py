@@ -548,6 +548,55 @@ def test_targets_of_a_file_are_listed_with_their_lines() -> None:
     )
 
 
+IN_CLASSES = """import torch.nn as nn
+class Model:
+    # kernel-lsp: init: width=8
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+
+        # kernel-lsp: x=f32[4, 8]
+        def forward(self, x):
+            return x
+
+    class Wide(Block):
+        class Part(nn.Module):
+            def forward(self, x):
+                return x
+
+        def part(self):
+            return self.Part()
+
+    class Config:
+        pass
+"""
+
+
+def test_modules_in_classes_are_targets_by_dotted_names(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(IN_CLASSES)
+    source = parse_python(IN_CLASSES, "")
+    assert [(found.symbol, found.line) for found in targets_in(source)] == [
+        ("Model.Block", 4),
+        ("Model.Wide", 12),
+        ("Model.Wide.Part", 13),
+    ]
+    block = read_target("model.py::Model.Block", tmp_path)
+    assert (block.kind, block.init_arguments, [each.name for each in block.inputs or ()]) == (
+        "module",
+        {"width": 8},
+        ["x"],
+    )
+    assert source.pragmas_of(source.named["Model"]) == []
+
+
+def test_calls_of_a_class_in_a_class_give_its_constructor_arguments(tmp_path: Path) -> None:
+    text = IN_CLASSES.replace("    # kernel-lsp: init: width=8\n", "").replace("self.Part()", "Model.Block(24)")
+    (tmp_path / "model.py").write_text(text)
+    with pytest.raises(UnknownInputsError) as raised:
+        read_target("model.py::Model.Block", tmp_path)
+    assert raised.value.pragmas == ((3, "# kernel-lsp: init: width=24"),)
+
+
 def test_every_example_is_read() -> None:
     for path in sorted(EXAMPLES.glob("*.py")):
         for location in targets_in(parse_python(path.read_text(), path.name)):

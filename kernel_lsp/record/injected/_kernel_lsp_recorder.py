@@ -148,7 +148,8 @@ class Recorder:
     def _wrap_class(self, kind):
         base = self.torch.nn.Module
         file = self.symbol_file(getattr(sys.modules.get(kind.__module__), "__file__", None))
-        if not file or not kind.__qualname__.isidentifier() or kind.__call__ is not base.__call__:
+        is_named = all(map(str.isidentifier, kind.__qualname__.split(".")))  # of a function's own: "make.<locals>.Net"
+        if not file or not is_named or kind.__call__ is not base.__call__:
             return None
         target = self.target(file, kind.__qualname__, kind.forward, True)
 

@@ -84,8 +84,9 @@ class Analysis:
         return next((target for target in self.targets if target.symbol == symbol), None)
 
     def target_at(self, line: int) -> Target | None:
-        """Return the target that contains the line."""
-        return next((target for target in self.targets if target.line <= line <= target.end_line), None)
+        """Return the innermost target that contains the line."""
+        around = [target for target in self.targets if target.line <= line <= target.end_line]
+        return max(around, key=lambda target: target.line, default=None)
 
     def kernel_at(self, line: int) -> Kernel | None:
         return next((kernel for kernel in self.kernels if kernel.line <= line <= kernel.end_line), None)

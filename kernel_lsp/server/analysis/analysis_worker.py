@@ -49,6 +49,7 @@ from kernel_lsp.source.python_file import (
     import_line,
     import_style,
     parse_python,
+    symbol_called,
     target_digest,
 )
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
@@ -255,8 +256,9 @@ def _places(source: PythonFile, calls: Sequence[ast.Call], symbols: set[str]) ->
     """Yield the calls of targets, except those already replaced by our operator."""
     wrapped = {id(call.args[0]) for call in calls if _is_wrapper(call)}
     for call in calls:
-        if isinstance(call.func, ast.Name) and call.func.id in symbols and id(call) not in wrapped:
-            yield Place(call.func.id, _range(call, source), _range(call.func, source))
+        symbol = symbol_called(call.func, source.named)
+        if symbol in symbols and id(call) not in wrapped:
+            yield Place(symbol, _range(call, source), _range(call.func, source))
 
 
 def _uses(source: PythonFile, all_calls: Sequence[ast.Call]) -> Iterator[Use]:

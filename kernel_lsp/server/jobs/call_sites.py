@@ -15,9 +15,9 @@ from kernel_lsp.source.call_sites import (
     Operator,
     Rewritten,
     is_offered,
-    puts_into_module,
+    method_in,
+    method_used,
     revert_operator,
-    takes_module,
     use_operator,
 )
 
@@ -25,7 +25,7 @@ from kernel_lsp.source.call_sites import (
 async def offer_call_sites(state: State, result: RunResult) -> None:
     """Ask whether every call of a run's target is to use the operator that was just written, perhaps not saved."""
     run = result.summary
-    found = await _uses(run, is_module=any(puts_into_module(file.text, run.name) for file in result.files))
+    found = await _uses(run, max(method_in(file.text, run.name) for file in result.files))
     if not found.n_sites:
         return
     choice = f"Use it at {_counted(found)}"
@@ -49,7 +49,7 @@ async def use_everywhere(state: State, path: Path, symbol: str) -> None:
             f"{symbol}: {run.out.name}/{run.name}.py has no operator to use. `{command}` writes it again"
         )
         return
-    found = await _uses(run, is_module=takes_module(run.out, run.name))
+    found = await _uses(run, method_used(run.out, run.name))
     await _apply(state, found, f"Use {run.name}")
 
 
@@ -58,9 +58,9 @@ async def revert_everywhere(state: State, path: Path, name: str) -> None:
     await _apply(state, await asyncio.to_thread(revert_operator, find_workspace(path.parent), name), f"Revert {name}")
 
 
-async def _uses(run: RunSummary, *, is_module: bool) -> Rewritten:
+async def _uses(run: RunSummary, method: str) -> Rewritten:
     file = Path(run.file)
-    operator = Operator(file, run.symbol, is_module, run.out, run.name)
+    operator = Operator(file, run.symbol, method, run.out, run.name)
     return await asyncio.to_thread(use_operator, find_workspace(file.parent), operator)
 
 
