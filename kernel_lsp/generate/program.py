@@ -24,6 +24,7 @@ from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.plan.printer import print_plan
+from kernel_lsp.process.collection import paused_collection
 
 MAX_KNOB_ROUNDS = 4
 """Maximum rounds of knob collection. A choice of structure may add kernels with knobs, e.g. the second half of a split
@@ -128,7 +129,8 @@ class Program:
 
     def _realized(self, schedule: Mapping[str, Choice]) -> Realized:
         choices = Choices(schedule)
-        operations = self._operations(choices)
+        with paused_collection():
+            operations = self._operations(choices)
         plan = LaunchPlan(tuple(operation.plan for operation in operations), task=self.task.target)
         chosen = {name: schedule.get(name, knob.default) for name, knob in choices.knobs.items()}
         is_valid = all(operation.is_valid for operation in operations) and all(

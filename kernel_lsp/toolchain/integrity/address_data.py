@@ -24,6 +24,7 @@ HARMLESS = frozenset(
 )
 HARMLESS_STORES = ("st.param", "st.local")
 """Pass an argument, or keep a pointer on the thread's stack."""
+PARAMETER_LOAD = "ld.param."
 _PARAMETER = re.compile(r"\[\s*[\w$]+_param_(?P<position>\d+)\s*\]")
 _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?")
 
@@ -55,7 +56,8 @@ def _uses_as_data(function: Function, pointers: Collection[int]) -> tuple[tuple[
     """Return each such parameter's position, and that of the statement."""
     values, found = _values(function, pointers), list[tuple[int, int]]()
     seen = set[int]()
-    for nth, statement in enumerate(function.body):
+    for nth in _readers(function, values):
+        statement = function.body[nth]
         used = [values[name] for name in statement.source_registers if name in values]
         if used and not _is_allowed(statement, used):
             new = frozenset().union(*(value.origins for value in used)) - seen
@@ -70,7 +72,7 @@ def _values(function: Function, pointers: Collection[int]) -> _Values:
     differences = set[int]()
     while True:
         values = _inferred(function, pointers, differences)
-        found = {nth for nth, statement in enumerate(function.body) if _is_distance(statement, values)}
+        found = {nth for nth in _readers(function, values) if _is_distance(function.body[nth], values)}
         if found <= differences:
             return values
         differences |= found
@@ -82,12 +84,18 @@ def _inferred(function: Function, pointers: Collection[int], differences: Collec
     def value_of(statement: Statement, values: _Values) -> _Value | None:
         return None if id(statement) in skipped else _result(statement, values, pointers)
 
-    return function.inferred({}, value_of, operator.or_)
+    origins = [nth for nth, statement in enumerate(function.body) if statement.text.startswith(PARAMETER_LOAD)]
+    return function.inferred({}, value_of, operator.or_, origins)
+
+
+def _readers(function: Function, values: _Values) -> list[int]:
+    """Return the positions of the statements that mention a register of `values`: few of a network's million do."""
+    return sorted(set().union(*(function.mentions[name] for name in values)))
 
 
 def _result(statement: Statement, values: _Values, pointers: Collection[int]) -> _Value | None:
     """Return the value that a statement sets; None for one that depends on no address."""
-    if statement.opcode.startswith("ld.param."):
+    if statement.opcode.startswith(PARAMETER_LOAD):
         match = _PARAMETER.search(statement.text)
         position = int(match["position"]) if match else -1
         return _Value(frozenset((position,))) if position in pointers else None

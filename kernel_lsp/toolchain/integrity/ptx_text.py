@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -237,9 +237,9 @@ def _blank_comments(text: str) -> str:
     )
 
 
-def mentioned(text: str) -> Iterator[str]:
+def mentioned(text: str) -> list[str]:
     """Return the names in part of a statement: registers, variables, labels, special registers."""
-    yield from _MENTIONED.findall(text)
+    return _MENTIONED.findall(text)
 
 
 HASH_HEX_DIGITS = 16
@@ -324,13 +324,13 @@ class Function:
         return found
 
     @cached_property
-    def _mentions(self) -> dict[str, list[int]]:
+    def mentions(self) -> dict[str, list[int]]:
         """Map each name to the positions of the statements that mention it, or are guarded by it."""
-        found: dict[str, list[int]] = {}
+        found = defaultdict[str, list[int]](list)
         for position, statement in enumerate(self.body):
-            for name in statement.names | {statement.guard}:
-                found.setdefault(name, []).append(position)
-        return found
+            for name in {statement.guard, *mentioned(statement.text)}:
+                found[name].append(position)
+        return dict(found)
 
     def behind(self, statement: Statement) -> Iterator[Statement]:
         """Yield the statements that the value depends on, each once; the first definition of each register."""
@@ -354,10 +354,12 @@ class Function:
         start: Mapping[str, Fact],
         rule: Callable[[Statement, Mapping[str, Fact]], Fact | None],
         join: Callable[[Fact, Fact], Fact],
+        origins: Iterable[int] | None = None,
     ) -> dict[str, Fact]:
         """Return a fact for each register, by iteration to a fixed point: the `join` of those that the `rule` gives for
-        the statements that set it, None for a statement without one."""
-        facts, waiting = dict(start), deque(range(len(self.body)))
+        the statements that set it, None for a statement without one. `origins` are the positions of all statements
+        with a fact that depends on no other; by default any may have one."""
+        facts, waiting = dict(start), deque(range(len(self.body)) if origins is None else origins)
         queued = set(waiting)
         while waiting:
             position = waiting.popleft()
@@ -370,7 +372,7 @@ class Function:
                 joined = join(facts[name], fact) if name in facts else fact
                 if name not in facts or joined != facts[name]:
                     facts[name] = joined
-                    again = [other for other in self._mentions.get(name, ()) if other not in queued]
+                    again = [other for other in self.mentions.get(name, ()) if other not in queued]
                     waiting.extend(again)
                     queued.update(again)
         return facts

@@ -119,8 +119,6 @@ class Evaluation:
                 return refused
             if self._depth == "full":
                 self._add_cases_of_code()
-            elif self._depth == "rank":
-                self._by.make_full_cases_ahead(prepared, built)
             first, failure = self._first_looks(), None
             if not is_known:
                 with progress.stage("executor"):
@@ -132,6 +130,8 @@ class Evaluation:
                 looks = [*(first if is_known else ()), *self._other_looks()]
                 beside = partial(first_failure, looks) if self._depth == "full" else None
                 failure = await gpu_checks.check(built, plans, progress, beside=beside, is_ranking=is_ranking)
+                if is_ranking:
+                    self._by.make_full_cases_ahead(prepared, built)
                 if failure is None and self._is_loaded:
                     self._by.passed_gpu.add(self._candidate.id)
         return failure or Correct(cases=tuple(progress.cases))

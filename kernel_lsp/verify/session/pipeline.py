@@ -108,7 +108,8 @@ class Evaluator:
         return self._baseline_wait_s * self.n_directions
 
     def make_full_cases_ahead(self, prepared: Prepared, built: Built) -> None:
-        """Make the cases of a full check while a search goes on, once for all candidates: most have the same."""
+        """Make the cases of a full check while a search goes on, once for all candidates: most have the same. To choose
+        those of DenseNet201 takes 8 s, which its first measurement does not wait for."""
         if self.gpu_checks is None or self._ahead is not None or (os.cpu_count() or 1) < MANY_PROCESSORS:
             return
         self._ahead = asyncio.create_task(self._full_cases(self.gpu_checks, prepared, built))

@@ -6,17 +6,20 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.verdict import Correct, Verdict
+from kernel_lsp.core.verdict import CheckOutcome, Correct, Verdict
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.gpu import slot as gpu_slot
+from kernel_lsp.verify.gpu.checks import GpuChecks
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME as EXECUTOR
+from kernel_lsp.verify.session.pipeline import Evaluator
 from kernel_lsp.verify.session.session import Session
 
 from .fake_sessions import TEXT, install, settings, verdict
@@ -124,3 +127,19 @@ async def test_what_ran_on_the_gpu_is_measured_again_at_once_and_screened_beside
     assert "executor" in new.stages_s
     assert "executor" not in known.stages_s
     assert "executor, beside the GPU" in known.stages_s
+
+
+async def test_the_first_measurement_does_not_wait_for_the_cases_of_the_full_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, real = list[str](), GpuChecks.check
+
+    async def check(*arguments: Any, **options: Any) -> CheckOutcome | None:
+        found = await real(*arguments, **options)
+        order.append("measured")
+        return found
+
+    monkeypatch.setattr(GpuChecks, "check", check)
+    monkeypatch.setattr(Evaluator, "make_full_cases_ahead", lambda *_: order.append("cases of the full check"))
+    await verdict(tmp_path, depth="rank")
+    assert order == ["measured", "cases of the full check"]
