@@ -4,7 +4,6 @@ out-of-bounds accesses and races, which only the executor detects, before the ca
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from functools import partial
 
 from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.measurement import Comparison
-from kernel_lsp.core.plan import BoundOperation
+from kernel_lsp.core.plan import BoundLaunch, BoundOperation
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built, CheckOutcome, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.gpu.eager import eager_run
@@ -61,6 +60,8 @@ MAX_SCREENED_INSTRUCTIONS = 4 * SCREEN_LIMITS.max_instructions
 """Instructions of a kernel's text, each once for each thread, from which no screen ends within its limit. Warps may
 have parts of their own: attention in f32 has 290 to 1400 million at the smallest size and runs half of them. Screens of
 nine candidates took 7 to 9 s each, and none had an answer (32 cores, 2026-11-30)."""
+BRIEF_INSTRUCTIONS = 2 * SCREEN_LIMITS.max_instructions
+"""Maximum of these instructions for a case that ends within the screen's limit, if warps have parts of their own."""
 _ENTRY = re.compile(r"\.entry (\w+)")
 ENDLESS_LIMITS = Limits(
     complete_instructions=15_000_000,
@@ -82,7 +83,8 @@ SCREEN_BUDGET_S = 0.4
 N_SCREEN_CASES = 2
 N_POISONED = 2
 """Cases that read uninitialised shared memory and run again over other bytes, the smallest first."""
-NOT_SCREENED = "not screened for races and stray accesses"
+SCREENED = "screened for races and stray accesses"
+NOT_SCREENED = f"not {SCREENED}"
 MAX_PROFILED_BYTES = 4 << 30
 """Maximum bytes of all tensors of the captured case for an estimate beside a measured time: the executor maps them."""
 FULL_BUDGET_S = 25.0
@@ -137,7 +139,8 @@ async def screen(
         return refused
     started, n_run = time.monotonic(), 0
     is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.cpu_s
-    for case, bound in screened_cases(kernel.plan):
+    brief = _brief_case(kernel)
+    for case, bound in screened_cases(kernel.plan) if brief is None else [brief]:
         if is_brief and not n_run:
             outcome = await kernel.run(case, bound, replace(WAITING_LIMITS, cpu_s=wait_s))
         else:
@@ -149,19 +152,35 @@ async def screen(
             return outcome
         if isinstance(outcome, TimedOut | Unsupported):
             at = "one size" if n_run == 1 else f"{n_run} sizes"
-            how_far = f"screened for races and stray accesses at {at} alone" if n_run else NOT_SCREENED
+            how_far = f"{SCREENED} at {at} alone" if n_run else NOT_SCREENED
             kernel.progress.notes.append(f"{kernel.name}: {how_far}: {outcome.message}")
             break
         if not isinstance(outcome, CaseRun):
             return outcome
         n_run += 1
         kernel.note(case, bound, None, outcome)
+    if brief is not None and n_run:
+        kernel.progress.notes.append(f"{kernel.name}: {SCREENED} at one size alone: the others are too long")
     failure = (
         await _with_other_poison(kernel, SCREEN_LIMITS) or await _with_few_at_once(kernel) or await _otherwise(kernel)
     )
     if failure is None and estimates and time.monotonic() - started < SCREEN_BUDGET_S:
         await estimate(kernel)
     return failure
+
+
+def _brief_case(kernel: LoadedKernel) -> tuple[Case, BoundOperation] | None:
+    """Return the case with the fewest threads where the smallest one of the screen is too long: a block of attention in
+    f32 has half a million instructions at any size. None where the screen's own will do, or nothing is short enough."""
+    plan = [(case, bound) for case, bound in kernel.plan if case.family == "normal"]
+    if not plan or _is_brief(kernel, screened_cases(kernel.plan)[0][1]):
+        return None
+    case, bound = min(plan, key=lambda entry: sum(_n_threads(launch) for launch in entry[1].launches))
+    return (replace(case, thread_order=WATCHED_ORDER), bound) if _is_brief(kernel, bound) else None
+
+
+def _is_brief(kernel: LoadedKernel, bound: BoundOperation) -> bool:
+    return _n_written_instructions(kernel.built, bound) <= BRIEF_INSTRUCTIONS
 
 
 async def estimate(kernel: LoadedKernel) -> None:
@@ -199,10 +218,11 @@ def _n_written_instructions(built: Built, bound: BoundOperation) -> int:
     """Return the instructions of the kernels' PTX, each once for each thread: 0 where libraries do every step."""
     marks = [*((match.start(), match[1]) for match in _ENTRY.finditer(built.ptx)), (len(built.ptx), "")]
     written = {symbol: built.ptx.count(";", start, end) for (start, symbol), (end, _) in itertools.pairwise(marks)}
-    return sum(
-        written.get(built.symbols[launch.kernel], 0) * launch.n_blocks * math.prod(launch.block)
-        for launch in bound.launches
-    )
+    return sum(written.get(built.symbols[launch.kernel], 0) * _n_threads(launch) for launch in bound.launches)
+
+
+def _n_threads(launch: BoundLaunch) -> int:
+    return launch.n_blocks * launch.n_threads_per_block
 
 
 def _refused(kernel: LoadedKernel) -> Crashed | None:

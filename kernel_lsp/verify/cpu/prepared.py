@@ -38,7 +38,7 @@ from kernel_lsp.ptx.executor import (
 from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 from kernel_lsp.verify.cpu.run_files import RunFiles
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, KernelBuild, LoadFailure, Skipped, Timer
-from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes, unjudged
+from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes, ThreadOrder, unjudged
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
@@ -60,7 +60,7 @@ MAX_WHOLE_GRID = 400_000_000
 """Maximum instructions of a whole grid that is run to count them, where blocks wait for all others: a few of them would
 stop at the barrier. Beyond it, what they do before is counted."""
 MIN_SAMPLED_BLOCKS = 8
-WATCHED_ORDER = "reverse"
+WATCHED_ORDER: ThreadOrder = "reverse"
 """Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"
 """Thread order whose cases also reverse the tensors' address order, which an allocator does not define."""

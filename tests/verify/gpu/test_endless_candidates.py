@@ -82,6 +82,22 @@ async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_bes
     assert isinstance(found.outcome, Rejected)
 
 
+async def test_a_kernel_of_long_blocks_is_screened_where_it_has_the_fewest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_blocks = TEXT.replace("<<<ceil_div(N, 256), 256>>>", "<<<N, 32>>>").replace(
+        "int i = blockIdx.x * blockDim.x + threadIdx.x;", "int i = blockIdx.x + N * (threadIdx.x > 0);"
+    )
+    short = replace(executor_checks.SCREEN_LIMITS, max_instructions=600)
+    monkeypatch.setattr(executor_checks, "SCREEN_LIMITS", short)
+    monkeypatch.setattr(executor_checks, "BRIEF_INSTRUCTIONS", 1_200)
+    found = await verdict(tmp_path, by_blocks)
+    assert isinstance(found.outcome, Correct)
+    assert [note for note in found.notes if "screened" in note] == [
+        "affine: screened for races and stray accesses at one size alone: the others are too long"
+    ]
+
+
 async def test_a_candidate_without_a_kernel_of_its_own_is_not_too_long_to_screen(tmp_path: Path) -> None:
     by_library = "// kernel-lsp: 1\n// op: affine(x: f32[N]) -> (out: f32[N])\n// library: aten::mul(x, x) -> (out)\n"
     found = await verdict(tmp_path, by_library, depth="rank")

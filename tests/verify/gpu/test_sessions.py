@@ -19,7 +19,6 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.gpu import slot as gpu_slot
 from kernel_lsp.verify.gpu.checks import GpuChecks
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME as EXECUTOR
-from kernel_lsp.verify.session.pipeline import Evaluator
 from kernel_lsp.verify.session.session import Session
 
 from .fake_sessions import TEXT, install, settings, verdict
@@ -140,6 +139,7 @@ async def test_the_first_measurement_does_not_wait_for_the_cases_of_the_full_che
         return found
 
     monkeypatch.setattr(GpuChecks, "check", check)
-    monkeypatch.setattr(Evaluator, "make_full_cases_ahead", lambda *_: order.append("cases of the full check"))
+    ahead = "kernel_lsp.verify.session.pipeline.Evaluator.make_full_cases_ahead"
+    monkeypatch.setattr(ahead, lambda *_: order.append("cases of the full check"))
     await verdict(tmp_path, depth="rank")
     assert order == ["measured", "cases of the full check"]
