@@ -41,6 +41,14 @@ def module(constructor: str, forward: str, parameters: str = "dim", inputs: str 
     return f"{head}    def forward(self, {inputs}):\n        return {forward}\n"
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("grown", ["n = n ** 64", "n = [*n, *n]", "n = n * n"])
+def test_a_number_or_list_that_grows_without_bound_is_unknown(grown: str) -> None:
+    start = "[1]" if "[" in grown else "2"
+    constructor = f"n = {start}; {'; '.join([grown] * 40)}; self.n = n; self.a = nn.Linear(dim, 8)"
+    check(module(constructor, "self.a(x)"), "x=f32[4096, 1024]")
+
+
 @pytest.mark.parametrize(
     ("constructor", "forward", "expected"),
     [

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from kernel_lsp.source.inference.arithmetic import arithmetic, converted
 from kernel_lsp.source.inference.arrays import Array, Dim, join
 from kernel_lsp.source.inference.operations import (
     CREATORS,
@@ -29,7 +29,8 @@ from kernel_lsp.source.python_file import FunctionNode, PythonFile
 MAX_DEPTH = 12
 """Maximum calls inside of each other that are followed."""
 MAX_STATEMENTS = 3_000
-MAX_EXPONENT = 64
+MAX_ELEMENTS = 4_096
+"""Maximum elements of a list, which may be spread into itself repeatedly."""
 
 
 class Returned(Exception):
@@ -212,7 +213,8 @@ class Interpreter:
                 pairs = zip(keys, values, strict=True)
                 return {key.value: self.value(value, scope) for key, value in pairs if isinstance(key, ast.Constant)}
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
-                return [each for element in elements for each in self._spread(element, scope)]
+                found = [each for element in elements for each in self._spread(element, scope)]
+                return found if len(found) <= MAX_ELEMENTS else UNKNOWN
             case (
                 ast.ListComp(elt=element, generators=[generator])
                 | ast.GeneratorExp(elt=element, generators=[generator])
@@ -398,7 +400,7 @@ class Interpreter:
         if name == "Parameter":
             return positional[0] if positional else UNKNOWN
         if name in ("int", "max", "min", "round", "float") and all(type(v) in (int, float) for v in positional):
-            return _number(name, positional)
+            return converted(name, positional)
         if name in LAYERS or name in KEEPING_LAYERS or name.endswith("Loss"):
             parameters = LAYERS[name].parameters if name in LAYERS else ()
             return Layer(name, dict(zip(parameters, positional, strict=False)) | dict(keywords))
@@ -419,15 +421,7 @@ class Interpreter:
             return UNKNOWN if found is None else found
         if isinstance(left, Array) or isinstance(right, Array):
             return self._library("add", [left, right], {})
-        apply = _ARITHMETIC.get(type(op))
-        if apply is None or not all(type(each) in (int, float) for each in (left, right)):
-            return UNKNOWN
-        if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:  # type: ignore[arg-type]  # a number
-            return UNKNOWN
-        try:
-            return apply(left, right)
-        except (ArithmeticError, ValueError):
-            return UNKNOWN
+        return arithmetic(op, left, right)
 
     def _unary(self, op: ast.unaryop, value: object) -> object:
         if isinstance(value, Array):
@@ -453,25 +447,6 @@ class Interpreter:
             case [ast.Eq() | ast.NotEq()] if all(isinstance(v, bool | int | float | str) for v in values):
                 return (left == right) == isinstance(ops[0], ast.Eq)
         return self._library("add", arrays, {}) if arrays else UNKNOWN
-
-
-_ARITHMETIC: dict[type[ast.operator], Callable[..., object]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-}
-
-
-def _number(name: str, values: Sequence[object]) -> object:
-    apply: dict[str, Callable[..., object]] = {"int": int, "max": max, "min": min, "round": round, "float": float}
-    try:
-        return apply[name](*values)
-    except (TypeError, ValueError, OverflowError):
-        return UNKNOWN
 
 
 def _element(value: object) -> object:
