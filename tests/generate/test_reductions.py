@@ -17,6 +17,12 @@ def test_sums_over_any_dims(dim: str) -> None:
     check(f"def f(x): return x.sum({dim}), x.mean({dim}, keepdim=True)", inputs=[tensor("x", 5, 33, 7)])
 
 
+@pytest.mark.parametrize("order", ["2.0", "1.0", "0.0", "3.0", "float('inf')"])
+def test_distances_of_all_pairs_of_rows(order: str) -> None:
+    text = f"def f(x): return torch.pdist(x, {order})"
+    check(text, inputs=[tensor("x", 33, 16)], sizes=({}, {"B": 2}, {"B": 70, "D": 5}))
+
+
 @pytest.mark.parametrize("dims", ["-1, True", ""])
 def test_the_gradient_of_a_normalization_by_extremes(dims: str) -> None:
     """It divides by the number of equal extremes, an integer that no memory holds."""

@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.index import ZERO, Index, product
-from kernel_lsp.generate.ir.scalar import Access, Scalar, cast, compare, index_value, select
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Constant,
+    Scalar,
+    as_position,
+    cast,
+    compare,
+    index_value,
+    integer,
+    select,
+)
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
@@ -229,14 +239,43 @@ def _distance(call: Call) -> Tensor:
 @lowers("_cdist_forward")
 def _pairwise_distance(call: Call) -> Tensor:
     """Return the distances between all rows of (..., P, M) and (..., R, M)."""
-    left, right, order = call.tensor(0, "x1"), call.tensor(1, "x2"), float(call.number(2, "p"))
+    left, right = call.tensor(0, "x1"), call.tensor(1, "x2")
+
+    def pair(index: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        return read(left, (*index[:-2], index[-1])), read(right, (*index[:-3], *index[-2:]))
+
+    return _distances(call, left.shape[-1], float(call.number(2, "p")), pair)
+
+
+@lowers("_pdist_forward")
+def _distance_of_two_rows(call: Call) -> Tensor:
+    """Return the distances between each row of (N, M) and those after it, the first row's first. The row of a pair is
+    computed in fp64, as in PyTorch."""
+    source = call.tensor(0)
+
+    def pair(index: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
+        place, n = index_value(index[0]), index_value(source.shape[0])
+        half = op("sub", cast(n, DType.F64), Constant(0.5, DType.F64))
+        passed = op("add", op("mul", cast(place, DType.F64), Constant(2.0, DType.F64)), Constant(1.0, DType.F64))
+        row = cast(op("sub", half, op("sqrt", op("sub", op("mul", half, half), passed))), DType.I64)
+        after = op("add", row, integer(1))
+        skipped = op("sub", op("mul", n, row), op("div_trunc", op("mul", row, after), integer(2)))
+        other = op("add", op("sub", place, skipped), after)
+        return Access(source, (as_position(row), index[1])), Access(source, (as_position(other), index[1]))
+
+    return _distances(call, source.shape[-1], float(call.number(1, "p", 2)), pair)
+
+
+def _distances(
+    call: Call, length: Index, order: float, pair: Callable[[tuple[Index, ...]], tuple[Scalar, Scalar]]
+) -> Tensor:
+    """Return the norm of the difference of each `pair` of rows of that length."""
     dtype = accumulation_dtype(call.dtype())
-    shape = (*call.shape(), left.shape[-1])
+    shape = (*call.shape(), length)
     axis = len(shape) - 1
 
     def magnitude(index: tuple[Index, ...]) -> Scalar:
-        lhs = read(left, (*index[:-2], index[-1]))
-        rhs = read(right, (*index[:-3], *index[-2:]))
+        lhs, rhs = pair(index)
         return op("abs", op("sub", cast(lhs, dtype), cast(rhs, dtype)))
 
     if order == float("inf"):
