@@ -123,6 +123,16 @@ def test_divergences_of_near_rows_do_not_have_the_rounding_of_the_logarithms_of_
     assert np.linalg.norm(error) < tolerance * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("way", [{}, {"f.vector": 4}, {"f.blocks": 4, "f.threads": 32}])
+def test_a_divergence_is_a_number_where_a_row_has_both_ends_of_f32(way: dict[str, int]) -> None:
+    """The distance of the one from the other is infinite, and its weight 0."""
+    checked = check(ROW_DIVERGENCES["KL"], inputs=[tensor("x", 4, 1032), tensor("y", 4, 1032)], schedule=way)
+    x, y = np.zeros((4, 1032), np.float32), np.zeros((4, 1032), np.float32)
+    y[0, :516], y[0, 1031], y[1], y[1, 1031], y[2, 0] = -3e38, 3e38, -3e38, 3e38, -3e38
+    expected = [np.log(1032), np.log(1032), np.log(1032 / 1031), 0]
+    np.testing.assert_allclose(run(checked, {"x": x, "y": y})["out"], expected, rtol=1e-3, atol=1e-6)
+
+
 def test_a_divergence_from_a_mixture_of_far_rows_is_as_in_pytorch() -> None:
     checked = check(
         ROW_DIVERGENCES["JS"], inputs=[tensor("x", 6, 40), tensor("y", 6, 40)], families=("normal", "large")

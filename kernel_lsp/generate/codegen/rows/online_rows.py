@@ -22,6 +22,11 @@ from kernel_lsp.generate.ir.scalar import Scalar, accesses, operands_of
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
+def bounded(shift: str, follower: Follower, pair: Pair) -> str:
+    """Return the shift as a finite number, where it multiplies a weight that it makes 0: 0 * -inf is NaN."""
+    return f"fmaxf({shift}, -3e38f)" if pair == follower.base else shift
+
+
 class OnlineRowRenderer(RowRenderer):
     """Writes the kernel of a row group whose pairs, and what follows them, one pass finds."""
 
@@ -156,7 +161,9 @@ class OnlineRowRenderer(RowRenderer):
             sums[running.pair] = running.second
             scope.line(f"{running.second} *= {factors[running.pair]};")
         for follower, name in self._sums.items():
-            terms = "".join(f" {'+' if sign > 0 else '-'} {shifts[pair]}" for sign, pair in follower.shifts)
+            terms = "".join(
+                f" {'+' if sign > 0 else '-'} {bounded(shifts[pair], follower, pair)}" for sign, pair in follower.shifts
+            )
             shift = f"({terms.removeprefix(' + ').removeprefix(' ')})" if len(follower.shifts) > 1 else terms[3:]
             if follower.base is None:
                 scope.line(f"{name} += {self._n_read} * {shift};")

@@ -17,6 +17,7 @@ from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
 from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
+from kernel_lsp.generate.codegen.rows.online_rows import bounded
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
@@ -363,7 +364,8 @@ class SharedRowRenderer(RowRenderer):
         parts = {entry: f"({pointer})" if " " in pointer else pointer for entry, pointer in parts.items()}
         helper = self.kernel.use("part_shift")
         shift = "".join(
-            f" {'+' if sign > 0 else '-'} {helper}({parts[pair.first]}[part], {found[pair.first]})"
+            f" {'+' if sign > 0 else '-'} "
+            + bounded(f"{helper}({parts[pair.first]}[part], {found[pair.first]})", follower, pair)
             for sign, pair in follower.shifts
         )
         scope.line(f"{found[own]} = 0.0f;")
