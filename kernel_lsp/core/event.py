@@ -77,6 +77,15 @@ class NewBest(Noun):
     score_kind: Literal["measured", "estimated"]
 
 
+class CandidateVerified(Noun):
+    """A candidate passed the full check while the search goes on: it can be used at once."""
+
+    kind: Literal["candidate_verified"] = "candidate_verified"
+    candidate_id: str
+    score_us: float
+    score_kind: Literal["measured", "estimated"]
+
+
 class ModelCalled(Noun):
     """A model was asked for proposal `slot`. `outcome` is ``replied`` or the reason for a missing reply. `run_cost_usd`
     is the run's spending so far; `cost_usd` is None when the price is unknown."""
@@ -164,6 +173,7 @@ Event = Annotated[
     | CandidateProposed
     | CandidateEvaluated
     | NewBest
+    | CandidateVerified
     | ModelCalled
     | ProposalDropped
     | CandidateJudged

@@ -15,7 +15,6 @@ from kernel_lsp.config import load_settings
 from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.messages import (
     JOB_METHODS,
-    AnswerModel,
     Done,
     EstimateTarget,
     InferInputs,
@@ -27,6 +26,7 @@ from kernel_lsp.engine.messages import (
     Problem,
     Reply,
     Resume,
+    ToJob,
 )
 from kernel_lsp.engine.runner import RunnerLine
 from kernel_lsp.errors import KernelLspError, SettingError
@@ -112,12 +112,12 @@ class JobQueue:
         asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
-    def answer_model(self, answer: AnswerModel) -> Done:
-        """Forward the reply of the editor's model to the job."""
-        channel = self._channels.get(answer.job)
+    def forward(self, request: ToJob) -> Done:
+        """Send the request on to its job."""
+        channel = self._channels.get(request.job)
         if channel is None:
             return Done(found=False)
-        channel.send(answer.model_dump(mode="json"))
+        channel.send(request.model_dump(mode="json"))
         return Done()
 
     async def close(self) -> None:

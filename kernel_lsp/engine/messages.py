@@ -137,6 +137,14 @@ class AnswerModel(_Request):
     outcome: ModelOutcome
 
 
+class TakeVerified(_Request):
+    """End a run's search with the candidate of its `CandidateVerified`, which becomes the result. Result: `Done`;
+    `found` is False when the job has ended."""
+
+    method: Literal["take_verified"] = "take_verified"
+    job: str
+
+
 class ListRuns(_InFolder):
     """The runs in a workspace's archive, newest first. Result: `RunList`."""
 
@@ -183,7 +191,9 @@ class GetReport(_InFolder):
     run_id: str = "last"
 
 
-OtherRequest = Cancel | AnswerModel | ListRuns | GetResult | GetReport | GetKernelRecord | GetMachineCode | DraftPlan
+ToJob = AnswerModel | TakeVerified
+"""What a running job is sent."""
+OtherRequest = Cancel | ToJob | ListRuns | GetResult | GetReport | GetKernelRecord | GetMachineCode | DraftPlan
 Request = Annotated[JobRequest | OtherRequest, Field(discriminator="method")]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 JOB_METHODS = ("optimize", "optimize_lines", "resume", "check", "profile", "estimate", "infer_inputs")

@@ -44,6 +44,7 @@ from kernel_lsp.engine.messages import (
     Request,
     Resume,
     RunList,
+    TakeVerified,
 )
 from kernel_lsp.engine.runner import problem_of
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
@@ -91,8 +92,8 @@ class Engine:
                     self._jobs.add(request)
             case Cancel():
                 self._say(_reply(request, Done(found=self._jobs.cancel(request.job))))
-            case AnswerModel():
-                self._say(_reply(request, self._jobs.answer_model(request)))
+            case AnswerModel() | TakeVerified():
+                self._say(_reply(request, self._jobs.forward(request)))
             case ListRuns() | GetResult() | GetReport() | GetKernelRecord():
                 self._answer(request.id, partial(_from_archive, request))
             case GetMachineCode():

@@ -24,7 +24,6 @@ from pydantic import TypeAdapter, ValidationError
 from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.inferred import infer
 from kernel_lsp.engine.messages import (
-    AnswerModel,
     InferInputs,
     JobNews,
     JobRequest,
@@ -32,6 +31,8 @@ from kernel_lsp.engine.messages import (
     ModelDropped,
     Problem,
     ProblemKind,
+    TakeVerified,
+    ToJob,
 )
 from kernel_lsp.engine.start_ahead import StartAhead
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, UserError, WorkspaceBusyError
@@ -48,6 +49,7 @@ are inferred at normal priority: a person waits for the prompt, and it takes 5 s
 WORK = "kernel_lsp.engine.work"
 """The module that runs, checks and estimates: importing it takes 1.5 s of a processor."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
+_TO_JOB: TypeAdapter[ToJob] = TypeAdapter(ToJob)
 
 
 class RunnerLine(Noun):
@@ -103,7 +105,7 @@ async def _outcome(request: JobRequest, calls: EditorModelCalls, ahead: StartAhe
             result: Noun = await infer(request, calls.tell, start)
         else:
             do = importlib.import_module(WORK).do  # beside the worker's imports
-            result = await do(request, calls.tell, Path(os.environ["TMPDIR"]), calls.ask, start)
+            result = await do(request, calls.tell, Path(os.environ["TMPDIR"]), calls.ask, start, calls.taken)
     except Exception as error:  # any exception ends this job only, and is reported
         sys.stderr.write(traceback.format_exc())
         return RunnerLine(error=problem_of(error))
@@ -128,10 +130,12 @@ def _kind(error: KernelLspError) -> ProblemKind:
 
 
 class EditorModelCalls:
-    """The pending calls of one job. `tell` sends an event to the client."""
+    """The pending calls of one job, and whether its verified candidate was taken. `tell` sends an event to the
+    client."""
 
     def __init__(self, tell: Callable[[JobNews], None]) -> None:
         self.tell = tell
+        self.taken = asyncio.Event()
         self._numbers = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Replied | ModelFailed]] = {}
 
@@ -149,10 +153,13 @@ class EditorModelCalls:
             del self._waiting[call]
 
     def take(self, line: bytes) -> None:
-        """Accept one reply. Malformed and late ones are ignored: their call times out."""
+        """Accept one request. Malformed and late replies are ignored: their call times out."""
         try:
-            answer = AnswerModel.model_validate_json(line)
+            answer = _TO_JOB.validate_json(line)
         except ValidationError:
+            return
+        if isinstance(answer, TakeVerified):
+            self.taken.set()
             return
         waiting = self._waiting.get(answer.call)
         if waiting is not None and not waiting.done():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from contextlib import aclosing
@@ -63,13 +64,20 @@ EDITOR = "editor"
 """Name in `models` for the editor's own model."""
 
 
-async def do(request: Computation, tell: Tell, scratch: Path, ask: Ask, start: SessionStart | None = None) -> Noun:
+async def do(
+    request: Computation,
+    tell: Tell,
+    scratch: Path,
+    ask: Ask,
+    start: SessionStart | None = None,
+    taken: asyncio.Event | None = None,
+) -> Noun:
     """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
-    the editor's model if the request has one; `start` is that of `StartAhead`."""
+    the editor's model if the request has one; `start` is that of `StartAhead`; `taken` is as in `RunHandle`."""
     match request:
         case Optimize():
             handle = handle_of(request)
-            handle.start = start
+            handle.start, handle.taken = start, taken
             return await _run(request, handle, tell, ask)
         case OptimizeLines():
             return await _run(request, await _of_lines(request, tell), tell, ask)

@@ -12,6 +12,7 @@ from typing import Any
 from lsprotocol import types
 
 from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace
+from kernel_lsp.core.event import CandidateVerified
 from kernel_lsp.engine.messages import (
     GetKernelRecord,
     JobEvent,
@@ -26,6 +27,7 @@ from kernel_lsp.engine.messages import (
     Reply,
     Resume,
     RunList,
+    TakeVerified,
 )
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import has_gpu
@@ -34,6 +36,7 @@ from kernel_lsp.server.client import Client, as_object
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
+from kernel_lsp.server.features.formatting import time_text
 from kernel_lsp.server.jobs.editor_model import EditorModel, ManualPrompts
 from kernel_lsp.server.jobs.jobs import Engines, Job, Jobs, new_id
 from kernel_lsp.server.knowledge import ArchiveWatch, Knowledge, KnownCheck
@@ -42,6 +45,7 @@ from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.settings import EditorSettings, Trust
 
 RUNS = (Optimize, OptimizeLines, Resume)
+USE_NOW = "Use it now"
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +227,8 @@ class State:
             self.client.notify("kernelLsp/jobChanged", job.params())
 
     def _job_told(self, job: Job, event: JobEvent) -> None:
+        if isinstance(event.event, CandidateVerified) and self.client.features.confirms_edits:
+            self.spawn(self._offer_verified(job, event.event))
         match event.event:
             case ModelAsked():
                 self.editor_model.ask(job, event.event)
@@ -235,6 +241,13 @@ class State:
             case _ if self.client.wants_events and job.tracker.run_id:
                 told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
                 self.client.notify("kernelLsp/runEvent", told)
+
+    async def _offer_verified(self, job: Job, verified: CandidateVerified) -> None:
+        """Let the user have a verified kernel now: the search may gain little more, and take as long again."""
+        time = f"{time_text(verified.score_us)}, {verified.score_kind}"
+        text = f"{job.symbol or job.title}: a kernel is verified ({time}). The search goes on for a faster one."
+        if await self.client.choose(types.MessageType.Info, text, USE_NOW) == USE_NOW:
+            await job.engine.ask(TakeVerified(id=new_id(), job=job.id))
 
     async def _job_ended(self, job: Job, reply: Reply) -> None:
         self.editor_model.drop_all(job.id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.event import RunFinished
+from kernel_lsp.core.event import CandidateEvaluated, CandidateVerified, RunFinished
 from kernel_lsp.engine import work
 from kernel_lsp.engine.messages import Optimize
 
@@ -28,3 +29,35 @@ async def test_a_run_on_the_executor_ends_with_its_best_candidate_when_the_time_
     (finished,) = [event for event in told if isinstance(event, RunFinished)]
     assert finished.stopped == "time limit for candidates (0 s)"
     assert result.files
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_a_verified_kernel_can_be_taken_while_the_search_goes_on(tmp_path: Path, *, is_taken: bool) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    settings: dict[str, object] = {"device": "cpu", "generations": 3, "proposals": 2, "early_stop": "off"}
+    request = Optimize(id="1", directory=tmp_path, target="model.py::scale", settings=settings)
+    handle, told, taken = work.handle_of(request), [], asyncio.Event()
+    handle.taken = taken
+
+    async def ask(*_: object) -> str:
+        raise AssertionError
+
+    def tell(event: object) -> None:
+        told.append(event)
+        if is_taken and isinstance(event, CandidateVerified):
+            taken.set()
+
+    result = await work._run(request, handle, tell, ask)
+    (verified,) = [event for event in told if isinstance(event, CandidateVerified)]
+    (finished,) = [event for event in told if isinstance(event, RunFinished)]
+    after = [event for event in told[told.index(verified) :] if isinstance(event, CandidateEvaluated)]
+    assert result.files
+    if is_taken:
+        assert finished.candidate_id == verified.candidate_id
+        assert finished.stopped == "the verified kernel was taken"
+        assert len(after) < 3, "at most what was under way, and its own full check from before"
+    else:
+        best = min(event.score_us for event in told if isinstance(event, CandidateEvaluated) and event.score_us)
+        assert finished.n_proposed > 2, "the search went on"
+        scores = {event.candidate_id: event.score_us for event in after if event.depth == "full"}
+        assert scores[finished.candidate_id] <= best * 1.02

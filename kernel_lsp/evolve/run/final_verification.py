@@ -124,7 +124,8 @@ class Ending:
     def _why(self, winner: Finalist, n_refused: int) -> str:
         kind = score_kind(winner.screened)
         others = [finalist for finalist in self._finalists if finalist is not winner]
-        text = f"fastest of {len(self._finalists)} correct candidates ({kind}: {winner.time_us:.3g} us"
+        which = "fastest" if winner.time_us <= min(each.time_us for each in self._finalists) else "verified first"
+        text = f"{which} of {len(self._finalists)} correct candidates ({kind}: {winner.time_us:.3g} us"
         text += f"; the next {others[0].time_us:.3g} us" if others else ""
         text += f", the slowest {others[-1].time_us:.3g} us)" if len(others) > 1 else ")"
         if n_refused:

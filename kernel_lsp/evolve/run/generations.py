@@ -16,11 +16,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
+from kernel_lsp.core.event import (
+    CandidateProposed,
+    CandidateVerified,
+    Event,
+    GenerationStarted,
+    NewBest,
+    StageStarted,
+)
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
 from kernel_lsp.evolve.run.final_verification import (
+    MIN_NOISE,
     Ending,
     Finalist,
     SearchResult,
@@ -58,6 +66,8 @@ class SearchSettings:
     """The winner of an earlier search for the same computation, sizes and GPU."""
     limit: TimeLimit | None = None
     """Time after which the search is cut short: its best candidate gets the full check at once."""
+    taken: asyncio.Event | None = None
+    """Set once the user takes the candidate that was verified early, which ends the search. None: none is."""
 
     @property
     def is_tuned(self) -> bool:
@@ -90,6 +100,8 @@ class Search:
         self._abandoned: set[str] = set()
         self._best_us: list[float] = []
         self._is_cut_short, self._is_ended, self._started = False, False, 0.0
+        self._early: Finalist | None = None
+        """The candidate that passed the full check before the search ended."""
         self.result: SearchResult | None = None
 
     async def run(self) -> AsyncIterator[Event]:
@@ -110,14 +122,18 @@ class Search:
                     yield event
                 is_last = generation + 1 == self._settings.n_generations
                 stopped = "" if is_last else self._why_stop(generation + 1)
-                if stopped or self._is_cut_short:
+                if is_last or stopped or self._is_cut_short:
                     break
+                async for event in self._verify_early():
+                    yield event
             if self._is_cut_short and self._settings.limit is not None:
                 stopped = f"time limit for candidates ({self._settings.limit.seconds:.0f} s)"
+            if self._is_taken:
+                stopped = "the verified kernel was taken"
             verdicts = tuple(self._screened.values())
             given = frozenset(candidate.id for candidate in self._settings.given)
             n_proposed = len(self._candidates)
-            ending = Ending(self._finalists(), verdicts, n_proposed, self._evaluations, stopped, given_ids=given)
+            ending = Ending(self._in_order(), verdicts, n_proposed, self._evaluations, stopped, given_ids=given)
             async for event in ending.run():
                 yield event
             assert ending.result is not None, "an ending has a result"
@@ -125,6 +141,32 @@ class Search:
         finally:
             self._is_ended = True
             await self._evaluations.close()
+
+    async def _verify_early(self) -> AsyncIterator[Event]:
+        """Check the best so far in full, once one passes: a person who waits can use it while the search goes on."""
+        finalists = self._finalists()
+        if self._settings.taken is None or self._early is not None or not finalists:
+            return
+        best = finalists[0]
+        yield StageStarted(message=f"full check of the best candidate so far: {best.candidate.id}")
+        verdict, _ = await self._evaluations.evaluate(best.candidate, "full")
+        if verdict.is_correct:
+            self._early = best
+            kind = score_kind(best.screened)
+            yield CandidateVerified(candidate_id=best.candidate.id, score_us=best.time_us, score_kind=kind)
+
+    @property
+    def _is_taken(self) -> bool:
+        """Check whether the user waits for no other than the candidate that was verified early."""
+        return self._early is not None and self._settings.taken is not None and self._settings.taken.is_set()
+
+    def _in_order(self) -> list[Finalist]:
+        """Return the finalists in the order of their full checks. The one that passed comes first where it was taken,
+        or where the best is not faster by more than noise."""
+        finalists, early = self._finalists(), self._early
+        if early is None or not (self._is_taken or finalists[0].time_us > early.time_us * (1.0 - MIN_NOISE)):
+            return finalists
+        return [early, *(each for each in finalists if each.candidate.id != early.candidate.id)]
 
     def _begin_default(self) -> None:
         """Begin to evaluate the default schedule: drawing and rendering the others takes up to 4 s."""
@@ -149,7 +191,7 @@ class Search:
     def _is_drawn(self, end: float) -> bool:
         """Check whether drawing schedules took its time, the time for candidates is over, or the run was cancelled."""
         limit = self._settings.limit
-        return self._is_ended or time.monotonic() > end or (limit is not None and limit.is_over)
+        return self._is_ended or self._is_taken or time.monotonic() > end or (limit is not None and limit.is_over)
 
     def _with_given(self, batch: Sequence[Candidate]) -> list[Candidate]:
         """Put the given kernels first; the generator's own copy of one is the same candidate."""
@@ -186,10 +228,17 @@ class Search:
         limit = self._settings.limit
         if limit is None:
             return
-        await asyncio.sleep(limit.started + limit.seconds - time.monotonic())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._until_taken(), limit.started + limit.seconds - time.monotonic())
         while not self._finalists():
             await asyncio.sleep(PROGRESS_S)
         self._is_cut_short |= self._abandon(batch)
+
+    async def _until_taken(self) -> None:
+        taken = self._settings.taken or asyncio.Event()
+        while not self._is_taken:
+            await taken.wait()
+            await asyncio.sleep(PROGRESS_S)
 
     def _abandon(self, batch: Sequence[Candidate]) -> bool:
         """Abandon the candidates of a generation that have no verdict; return True if there were any."""
@@ -238,7 +287,7 @@ class Search:
     def _is_over(self) -> bool:
         """Check before a candidate starts whether the time limit keeps it from that. The first ones always start."""
         limit = self._settings.limit
-        if limit is not None and self._screened and limit.is_over:
+        if self._is_taken or (limit is not None and self._screened and limit.is_over):
             self._is_cut_short = True
         return self._is_cut_short
 

@@ -67,7 +67,8 @@ class RunHandle:
     """A run that can be started or resumed once: iterate `events()`. `write` takes the arguments of `write_operator`,
     and returns the files written. `callbacks` reach models outside this process by name: ``editor``; `on_prompt`
     receives prompts that wait for a person's reply. `applies_anyway` also writes a winner that is not
-    recommended. `estimated_s` limits the time for candidates whose times are estimates, where somebody waits."""
+    recommended. `estimated_s` limits the time for candidates whose times are estimates, where somebody waits. There
+    `taken` has the first generation's best verified at once; setting it ends the search with that one."""
 
     request: OptimizeRequest
     settings: Settings
@@ -78,6 +79,7 @@ class RunHandle:
     on_prompt: OnPrompt = ignore_prompt
     applies_anyway: bool = False
     estimated_s: float = math.inf
+    taken: asyncio.Event | None = None
     start: SessionStart | None = None
     """The start of its session, which its owner entered already and exits; None for one of its own."""
     task_summary: str = ""
@@ -209,6 +211,7 @@ class RunHandle:
                 early_stop=request.choices.early_stop == "on",
                 tuned=request.tuned,
                 limit=TimeLimit(limit_s, prepared.started),
+                taken=None if is_timed else self.taken,
             )
             order = trained_order(prepared.task, prepared.program.realize({}))
             return Search(run_id, prepared.program, verifier, archive, limits, order)

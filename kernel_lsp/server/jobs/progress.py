@@ -11,6 +11,7 @@ from lsprotocol import types
 
 from kernel_lsp.core.event import (
     CandidateEvaluated,
+    CandidateVerified,
     GenerationStarted,
     ModelCalled,
     NewBest,
@@ -90,6 +91,7 @@ class Tracker:
     run_id: str = ""
     best_us: float | None = None
     best: str = ""
+    verified: str = ""
     cost_usd: float = 0.0
     """Cost of all model calls, in US dollars; 0 for a run without models."""
     _generation: int = 0
@@ -127,6 +129,9 @@ class Tracker:
                 self.best_us = event.score_us
                 self.best = f"best {time_text(event.score_us)} ({event.score_kind})"
                 self._search()
+            case CandidateVerified():
+                self.verified = f"verified {time_text(event.score_us)}"
+                self._search()
 
     def _search(self) -> None:
         done = (self._generation + min(self._n_evaluated / self._n_proposals, 1.0)) / max(self._n_generations, 1)
@@ -135,7 +140,7 @@ class Tracker:
         self._advance(int(percentage), self._with_best(counted))
 
     def _with_best(self, text: str) -> str:
-        return ", ".join(filter(None, (text, self.best, f"cost ${self.cost_usd:.2f}")))
+        return ", ".join(filter(None, (text, self.best, self.verified, f"cost ${self.cost_usd:.2f}")))
 
     def _advance(self, percentage: int, message: str) -> None:
         self.percentage, self.message = max(self.percentage, percentage), message
