@@ -1,7 +1,7 @@
 """Rewrite the calls of a target in all files of a workspace, so that they use its operator, and back.
 
 Only text is read: an import counts where its module's path, from the importing file or a folder above it, is the
-target's file.
+target's file, or that of a module that passes the target on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -36,6 +36,8 @@ MAX_SCAN_S = 10.0
 """Maximum seconds of one scan: someone waits for it."""
 SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "build", "dist"))
 """Folders without the user's own code. Hidden folders and environments are skipped, too."""
+MAX_PASSED_ON = 3
+"""Maximum modules between a file and the target's, each of which imports it from the next."""
 UNKNOWN_NAME = "<unknown>"
 """Name of what a call gives and its text does not say."""
 METHOD = re.compile(r'\bmethod="(\w+)"')
@@ -241,46 +243,65 @@ def _names(file: _File, root: Path, operator: Operator) -> Iterator[tuple[str, s
         style = import_style(file.path, file.tree)
         yield operator.called, import_statement(file.path, operator.out, operator.name, style)
         return
-    for name, module, level in _imported(file, root, operator.file, operator.called):
-        yield name, _import_of(module, level, operator)
+    for name, base, level in _imported(file, root, operator.file, operator.called):
+        yield name, _import_of(base, level, operator)
 
 
-def _imported(file: _File, root: Path, target: Path, called: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the names under which another file calls `called` of the target's file, each with the module that it
-    imports, and its level."""
-    head, dot, inner = called.partition(".")
+def _imported(
+    file: _File, root: Path, target: Path, called: str, depth: int = MAX_PASSED_ON
+) -> Iterator[tuple[str, Path, int]]:
+    """Yield the names under which another file calls `called` of the target's file, each with the folder from which it
+    imports, and the level of its import."""
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                if _is_module(alias.name, 0, file, root, target):
-                    yield f"{alias.asname or alias.name}.{called}", alias.name, 0
+                for base, name in _offered(alias.name, 0, file, root, target, called, depth):
+                    yield f"{alias.asname or alias.name}.{name}", base, 0
         elif isinstance(node, ast.ImportFrom):
+            offered = [*_offered(node.module or "", node.level, file, root, target, called, depth)]
             for alias in node.names:
+                for base, name in offered:
+                    head, dot, inner = name.partition(".")
+                    if alias.name in (head, "*"):
+                        yield f"{alias.asname or head}{dot}{inner}", base, node.level
                 inside = f"{node.module}.{alias.name}" if node.module else alias.name
-                if alias.name == head and _is_module(node.module or "", node.level, file, root, target):
-                    yield f"{alias.asname or alias.name}{dot}{inner}", node.module or "", node.level
-                elif _is_module(inside, node.level, file, root, target):
-                    yield f"{alias.asname or alias.name}.{called}", inside, node.level
+                for base, name in _offered(inside, node.level, file, root, target, called, depth):
+                    yield f"{alias.asname or alias.name}.{name}", base, node.level
 
 
-def _is_module(module: str, level: int, file: _File, root: Path, target: Path) -> bool:
-    """Check whether an import names the target's file."""
+def _offered(
+    module: str, level: int, file: _File, root: Path, target: Path, called: str, depth: int
+) -> Iterator[tuple[Path, str]]:
+    """Yield the names that an imported module has for `called`, each with the folder that the import is relative to:
+    the target's own, or those by which another module passes it on."""
     parents = list(file.path.parents)
     above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
     bases = parents[level - 1 : level] if level else [*above, root / "src"]
     parts = [part for part in module.split(".") if part]
-    files = ("/".join([*parts, "__init__"]), "/".join(parts))
-    return any(base / f"{file}.py" == target for base in bases for file in files if file)
+    files = [f"{'/'.join(each)}.py" for each in ([*parts, "__init__"], parts) if each]
+    places = [(base, base / name) for base in bases for name in files]
+    if found := next((base for base, path in places if path == target), None):
+        yield found, called
+        return
+    base, path = next(((base, path) for base, path in places if depth and path.is_file()), (root, file.path))
+    if path != file.path:
+        names = _passed_on(path, path.stat().st_mtime_ns, root, target, called, depth - 1)
+        yield from ((base, name) for name in names)
 
 
-def _import_of(module: str, level: int, operator: Operator) -> str:
-    """Return the operator's import beside one of the target's module."""
-    parts = module.split(".") if operator.file.name == "__init__.py" else module.split(".")[:-1]
-    below = [
-        part for part in Path(os.path.relpath(operator.out, operator.file.parent)).parts if part not in (".", "..")
-    ]
-    path = ".".join([*parts, *below, operator.name])
-    return f"from {'.' * level}{path} import {USE_PREFIX}{operator.name}"
+@lru_cache(maxsize=256)
+def _passed_on(path: Path, _modified_ns: int, root: Path, target: Path, called: str, depth: int) -> tuple[str, ...]:
+    """Return the names under which a module has `called` of another file: a package's ``__init__.py``, for example."""
+    file = _read(path, "import")
+    return () if file is None else tuple({name: None for name, _, _ in _imported(file, root, target, called, depth)})
+
+
+def _import_of(base: Path, level: int, operator: Operator) -> str:
+    """Return the operator's import beside one of the target's module from the folder `base`."""
+    parts = Path(os.path.relpath(operator.out, base)).parts
+    path = ".".join([*(part for part in parts if part not in (".", "..")), operator.name])
+    dots = "." * (level + parts.count("..") if level else 0)
+    return f"from {dots}{path} import {USE_PREFIX}{operator.name}"
 
 
 def _is_within(call: ast.Call, file: _File, operator: Operator) -> bool:

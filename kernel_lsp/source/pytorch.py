@@ -130,14 +130,14 @@ def _find(symbol: str, source: PythonFile) -> Definition:
 def _explain_missing(symbol: str, source: PythonFile) -> tuple[int, str]:
     if "::" in symbol:
         return 1, f"'{symbol}' is no symbol: write {symbol.replace('::', '.')}"
-    head = symbol.split(".")[0]
+    head, named = symbol.split(".")[0], [*source.named.values()]
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == head for alias in node.names):
             origin = "." * node.level + (node.module or "")
             return node.lineno, f"'{head}' is imported here from {origin}: name the file that defines it"
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == head for t in node.targets):
             return node.lineno, f"'{head}' is a variable here: name the function or class that it comes from"
-        if isinstance(node, FunctionNode) and node.name == symbol:
+        if isinstance(node, Definition) and node.name == symbol.rpartition(".")[2] and node not in named:
             return node.lineno, f"'{symbol}' is defined inside a function: move it to the top of the file"
     return 1, f"the file defines no '{symbol}'" if symbol else "no symbol after '::'"
 

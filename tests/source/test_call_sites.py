@@ -87,6 +87,43 @@ def test_a_class_in_a_class_is_called_by_all_of_its_names(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("passed_on", "before", "call"),
+    [
+        ("from .model import Scale", "from pkg import Scale", "Scale(1)"),
+        ("from .model import *", "import pkg as p", "p.Scale(1)"),
+        ("from .model import Scale as Scale", "from pkg import *", "Scale(1)"),
+        ("from .deep import Scale", "from pkg import Scale as Deep", "Deep(1)"),
+        ("from . import model as m", "import pkg", "pkg.m.Scale(1)"),
+    ],
+)
+def test_a_name_that_a_package_passes_on_is_the_targets(tmp_path: Path, passed_on: str, before: str, call: str) -> None:
+    deep = "from .model import Scale\n"
+    operator = workspace(tmp_path, train=f"{before}\ny = {call}\n", pkg__deep=deep)
+    (tmp_path / "pkg" / "__init__.py").write_text(f"{passed_on}\n")
+    found = use_operator(tmp_path, operator)
+    assert found.texts == {tmp_path / "train.py": f"{before}\n{ABOVE}y = use_scale({call})\n"}
+
+
+def test_a_name_of_another_file_is_not_the_targets(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    operator = workspace(
+        tmp_path, train="from pkg.other import Scale\ny = Scale(1)\n", pkg__other="class Scale: pass\n"
+    )
+    assert not use_operator(tmp_path, operator).texts
+
+
+def test_a_file_of_a_package_below_imports_from_above(tmp_path: Path) -> None:
+    """The operator's folder is beside the target's file, above the file that calls."""
+    before = "from .. import Scale\n\ny = Scale(1)\n"
+    operator = workspace(tmp_path, pkg__sub__train=before)
+    (tmp_path / "pkg" / "__init__.py").write_text("from .model import Scale\n")
+    after = before.replace("\n", "\nfrom ..kernels.scale import use_scale\n", 1).replace(
+        "Scale(1)", "use_scale(Scale(1))"
+    )
+    assert [*use_operator(tmp_path, operator).texts.values()] == [after]
+
+
 def test_a_file_of_the_package_imports_as_it_did(tmp_path: Path) -> None:
     before = "from .model import Scale\n\ny = Scale(1), Scale(2)\n"
     after = before.replace("\n", "\nfrom .kernels.scale import use_scale\n", 1).replace(

@@ -589,6 +589,14 @@ def test_modules_in_classes_are_targets_by_dotted_names(tmp_path: Path) -> None:
     assert source.pragmas_of(source.named["Model"]) == []
 
 
+@pytest.mark.parametrize("symbol", ["make.loss", "loss", "make.Net", "Net"])
+def test_what_a_function_defines_has_a_message_at_its_line(tmp_path: Path, symbol: str) -> None:
+    (tmp_path / "model.py").write_text("def make():\n    def loss(x): pass\n    class Net: pass\n")
+    with pytest.raises(TargetError, match="is defined inside a function: move it to the top") as raised:
+        read_target(f"model.py::{symbol}", tmp_path)
+    assert raised.value.line == (2 if "loss" in symbol else 3)
+
+
 def test_calls_of_a_class_in_a_class_give_its_constructor_arguments(tmp_path: Path) -> None:
     text = IN_CLASSES.replace("    # kernel-lsp: init: width=8\n", "").replace("self.Part()", "Model.Block(24)")
     (tmp_path / "model.py").write_text(text)
