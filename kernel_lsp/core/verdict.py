@@ -24,13 +24,13 @@ class KernelFacts(Noun):
 
 
 class Built(Noun):
-    """The build succeeded. `ptx` is the PTX text, `cubin` the machine code in base64; `symbols` maps each name
-    expression to its symbol."""
+    """The build succeeded. `ptx` is the PTX text, `cubins` the machine code of its modules in base64, several if it was
+    compiled in parts; `symbols` maps each name expression to its symbol."""
 
     kind: Literal["built"] = "built"
     architecture: str
     ptx: str = Field(repr=False)
-    cubin: str = Field("", repr=False)
+    cubins: tuple[str, ...] = Field((), repr=False)
     symbols: dict[str, str]
     kernels: tuple[KernelFacts, ...] = ()
     warnings: tuple[Finding, ...] = ()

@@ -104,7 +104,9 @@ async def _disassembled(
     request: GetMachineCode, built: Built, level: SandboxLevel, settings: Settings
 ) -> tuple[Listing, ...]:
     program = find_nvdisasm(_user_packages(settings))
-    return sass_listings(await disassemble(base64.b64decode(built.cubin), program, level), request.kernel.name)
+    codes = [base64.b64decode(code) for code in built.cubins]
+    texts = [await disassemble(code, program, level) for code in codes]
+    return tuple(each for text in texts for each in sass_listings(text, request.kernel.name))
 
 
 def _of_function(listings: Sequence[Listing], place: tuple[int, int]) -> list[Listing]:

@@ -72,6 +72,6 @@ def test_a_cubin_is_disassembled_with_its_lines() -> None:
         program = listing.find_nvdisasm()
     except EnvironmentProblem as problem:
         pytest.skip(problem.next_step)
-    text = asyncio.run(listing.disassemble(base64.b64decode(built().cubin), program, sandbox_level("auto")))
+    text = asyncio.run(listing.disassemble(base64.b64decode(built().cubins[0]), program, sandbox_level("auto")))
     two = next(listing for listing in sass_listings(text, "k.cu") if listing.symbol == "_Z3twoPf")
     check((two,), {8})

@@ -83,7 +83,7 @@ def run(
     (folder / "code").write_bytes(b"machine code")
     request = {
         "device": 0,
-        "code": str(folder / "code"),
+        "codes": [str(folder / "code")],
         "symbols": {"k": "_Zk"},
         "operation": operation(*steps),
         "inputs": [{"name": "x", "path": str(folder / "x.bin"), "dtype": "f32", "shape": [4]}],

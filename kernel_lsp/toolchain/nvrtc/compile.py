@@ -34,12 +34,14 @@ from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
+from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.toolchain.integrity.masking import mask_comments
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.integrity.refused_text import source_findings, without_line_directives
 from kernel_lsp.toolchain.nvrtc import nvrtc_program
 from kernel_lsp.toolchain.nvrtc.diagnostics import assembler_findings, compiler_findings, kernel_facts
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
+from kernel_lsp.toolchain.nvrtc.parts import merged, parts_of
 from kernel_lsp.toolchain.nvrtc.standard_headers import STANDARD_HEADERS
 
 DEFAULT_MAX_BYTES = 512 << 20
@@ -152,7 +154,7 @@ MIN_CHARACTERS_PER_S = 2000
 ResNet101's 0.5 MB take 22 s of one core, DenseNet201's 1.6 MB three times that (2026-11-28). VGG19's 0.2 MB had no end
 within 60 s on 16 cores that seven networks shared."""
 LONG_TEXT = 50_000
-"""Minimum characters of a text whose kernels are optimized and assembled on several cores."""
+"""Minimum characters of a text whose kernels are compiled in parts, by all compiler processes."""
 SPLIT = "--split-compile=0"
 """Use all cores. The PTX is the same but for the order of declarations."""
 FIRST_WITH_SPLIT = 13
@@ -177,7 +179,7 @@ DEFAULT_OPTIONS = ("--std=c++17", "-lineinfo", "-default-device", "--ptxas-optio
 """Excludes fast-math, which would change results silently."""
 MAX_TEXT_BYTES = 4 << 20
 MAX_LOG_CHARACTERS = 20_000
-CACHE_FORMAT = "5"
+CACHE_FORMAT = "6"
 """Cache format, raised when stored outcomes become outdated."""
 
 _NVRTC_INVALID_OPTION = 5  # nvrtcResult in <nvrtc.h>
@@ -223,7 +225,7 @@ class Compiler:
         )
         self._cache = cache
         self._deadline_s = deadline_s
-        self._slots = asyncio.Semaphore(n_processes)
+        self._n_processes, self._slots = n_processes, asyncio.Semaphore(n_processes)
         self._idle: list[Conversation] = []
 
     async def __aenter__(self) -> Compiler:
@@ -263,12 +265,35 @@ class Compiler:
         key = self._key(request)
         if self._cache is not None and (kept := self._cache.get(key)) is not None:
             return kept
-        deadline_s = max(self._deadline_s, len(request.text) / MIN_CHARACTERS_PER_S)
-        answer = await self._ask(_message(request, self.toolchain), deadline_s)
-        outcome = _outcome(request, answer, self.toolchain)
-        if self._cache is not None and isinstance(answer, Answered) and not isinstance(outcome, TimedOut):
+        outcome, is_final = await self._compile_in_parts(request), True
+        if outcome is None:
+            answer = await self._ask(_message(request, self.toolchain), self._deadline_of(request))
+            outcome, is_final = _outcome(request, answer, self.toolchain), isinstance(answer, Answered)
+        if self._cache is not None and is_final and not isinstance(outcome, TimedOut):
             self._cache.put(key, outcome)
         return outcome
+
+    async def _compile_in_parts(self, request: BuildRequest) -> Built | BuildFailed | TimedOut | None:
+        """Compile the kernels of a long text side by side. None for a text that has to be compiled as a whole, which
+        says what is wrong with it, too."""
+        n_parts = self._n_processes if len(request.text) >= LONG_TEXT else 1
+        asking = [
+            asyncio.create_task(self._ask(_message(part, self.toolchain, is_part=True), self._deadline_of(part)))
+            for part in _parts_of(request, n_parts)
+        ]
+        builds = list[Built]()
+        try:
+            for answering in asking:
+                build = _outcome(request, await answering, self.toolchain)
+                if not isinstance(build, Built):
+                    return build if isinstance(build, TimedOut) else None
+                builds.append(build)
+        finally:
+            await end_tasks(*asking)
+        return await asyncio.to_thread(merged, builds) if builds else None
+
+    def _deadline_of(self, request: BuildRequest) -> float:
+        return max(self._deadline_s, len(request.text) / MIN_CHARACTERS_PER_S)
 
     def _key(self, request: BuildRequest) -> str:
         return content_key(CACHE_FORMAT, self.toolchain.version, str(self.toolchain.nvrtc), request.model_dump_json())
@@ -351,11 +376,18 @@ def _refusal(code: str, message: str) -> Finding:
     return Finding(code=code, severity=Severity.ERROR, message=message, source="nvrtc")
 
 
-def _message(request: BuildRequest, toolchain: Toolchain) -> dict[str, Any]:
+def _parts_of(request: BuildRequest, n_parts: int) -> list[BuildRequest]:
+    return [
+        request.model_copy(update={"text": part.text, "name_expressions": part.name_expressions})
+        for part in parts_of(request.text, request.name_expressions, n_parts)
+    ]
+
+
+def _message(request: BuildRequest, toolchain: Toolchain, *, is_part: bool = False) -> dict[str, Any]:
     includes = [f"--include-path={directory}" for directory in toolchain.include_directories]
     if "stdint" not in request.text and any(name in request.text for name in FIXED_WIDTH):
         includes.append(FIXED_WIDTH_HEADER)
-    if len(request.text) >= LONG_TEXT and int(toolchain.version.partition(".")[0]) >= FIRST_WITH_SPLIT:
+    if not is_part and len(request.text) >= LONG_TEXT and int(toolchain.version.partition(".")[0]) >= FIRST_WITH_SPLIT:
         includes.append(SPLIT)
     headers = STANDARD_HEADERS
     if SHORT_TYPES.search(request.text):
@@ -405,7 +437,7 @@ def _answered(request: BuildRequest, reply: Mapping[str, Any], toolchain: Toolch
         return Built(
             architecture=request.architecture,
             ptx=ptx,
-            cubin=str(reply["cubin"]),
+            cubins=(str(reply["cubin"]),) if reply["cubin"] else (),
             symbols=symbols,
             kernels=kernel_facts(log, kernels),
             warnings=said + assembled,

@@ -348,7 +348,7 @@ class GpuSlot:
 
 def load_request(candidate_id: str, built: Built) -> dict[str, Any]:
     """Return the arguments of `load`: the machine code where there is one, else the PTX for the driver to assemble."""
-    code = {"cubin": built.cubin} if built.cubin else {"ptx": built.ptx}
+    code = {"cubins": built.cubins} if built.cubins else {"ptx": built.ptx}
     return {"candidate": candidate_id, "symbols": built.symbols, "kernels": list(built.symbols), **code}
 
 

@@ -63,16 +63,19 @@ class NcuPages:
 def launch_program(python: Path, ready: ReadyRun, files: CaseFiles, device: int, folder: Path) -> list[str | Path]:
     """Write the request of `profile_launches` into `folder`, and return the command line that runs it."""
     folder.mkdir(parents=True, exist_ok=True)
-    code, request = folder / "code", folder / "request.json"
-    code.write_bytes(base64.b64decode(ready.built.cubin) if ready.built.cubin else ready.built.ptx.encode())
-    content: dict[str, Any] = {
+    request, built, codes = folder / "request.json", ready.built, list[str]()
+    cubins = [base64.b64decode(cubin) for cubin in built.cubins]
+    for number, content in enumerate(cubins or [built.ptx.encode()]):
+        (code := folder / f"code-{number}").write_bytes(content)
+        codes.append(str(code))
+    asked: dict[str, Any] = {
         "device": device,
-        "code": str(code),
+        "codes": codes,
         "symbols": ready.built.symbols,
         "operation": ready.bound.model_dump(mode="json"),
         "inputs": [tensor.entry for tensor in files.inputs],
     }
-    request.write_text(json.dumps(content), encoding="utf-8")
+    request.write_text(json.dumps(asked), encoding="utf-8")
     return [python, WORKER_PROGRAM, PROGRAM, request]
 
 

@@ -158,9 +158,9 @@ async def build_with_nvcc(
     )
     if result.returncode != 0:
         return BuildFailed(findings=findings or (_unexplained(log),), log=log)
-    code = base64.b64encode(cubin).decode()
+    codes = (base64.b64encode(cubin).decode(),)
     kernels = kernel_facts(log, {})
-    return Built(architecture=architecture, ptx=ptx, cubin=code, symbols={}, kernels=kernels, warnings=findings)
+    return Built(architecture=architecture, ptx=ptx, cubins=codes, symbols={}, kernels=kernels, warnings=findings)
 
 
 async def build_with_nvrtc(

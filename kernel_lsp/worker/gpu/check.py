@@ -23,7 +23,17 @@ from ..files import LARGE_BYTES, place_of, read_tensor, taken, write_tensor
 from ..shipped.cuda_runtime import CudaError, on_device
 from . import device as gpu_device
 from .fingerprints import as_bytes, in_pieces, spread
-from .run import OTHER_POISON_BYTE, BoundRun, Candidate, inputs_on, load_candidate, loaded_candidate, on, unload
+from .run import (
+    OTHER_POISON_BYTE,
+    BoundRun,
+    Candidate,
+    inputs_on,
+    load_candidate,
+    loaded_candidate,
+    on,
+    unload,
+    unload_modules,
+)
 
 MAX_KEPT_BYTES = 64 << 20
 """Maximum bytes of one run's buffers to keep them. Later cases of the same shapes then reuse the same addresses."""
@@ -275,7 +285,7 @@ def _written(run: BoundRun, paths: dict[str, str], slices: dict[str, Any]) -> li
 def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     session = _SESSIONS.get(request["candidate"], _Session())
     session.runs.clear()
-    fresh = load_candidate(candidate.code, candidate.symbols, candidate.device)
+    fresh = load_candidate(candidate.codes, candidate.symbols, candidate.device)
     names = sorted(session.cases)
     random.Random(request["seed"]).shuffle(names)
     try:
@@ -285,9 +295,9 @@ def _recheck(candidate: Candidate, request: dict[str, Any]) -> dict[str, Any]:
     except gpu_device.StillRunning:
         raise  # unloading would wait for it
     except BaseException:
-        gpu_device.unload_module(fresh.module)
+        unload_modules(fresh)
         raise
-    gpu_device.unload_module(fresh.module)
+    unload_modules(fresh)
     return {"status": "ran", "n_cases": len(tried), "differs": [name for name, is_same in tried.items() if not is_same]}
 
 

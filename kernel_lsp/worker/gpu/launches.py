@@ -2,7 +2,7 @@
 
     PYTHON kernel_lsp/worker/__main__.py profile_launches REQUEST.json
 
-The request is ``{"device", "code", "symbols", "operation", "inputs"}``: `code` is a file of PTX or machine code,
+The request is ``{"device", "codes", "symbols", "operation", "inputs"}``: `codes` are files of PTX or machine code,
 `operation` the JSON of `kernel_lsp.core.plan.BoundOperation`, `inputs` the entries of `files`. Every tensor is an
 allocation of its own, of exactly its size, and only inputs are written before the kernels run. So tools detect accesses
 past the end and uninitialised reads. Only our own launches and fills run; the results of a library step are random
@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from ..files import read_tensor, torch_dtype
-from ..shipped.cuda_runtime import POINTER, KernelLaunch, _check, driver, find_function
+from ..shipped.cuda_runtime import POINTER, KernelLaunch, _check, driver
+from .run import function_of
 
 JIT_GENERATE_LINE_INFO = 13
 """The CUjit_option of cuda.h that keeps PTX's `.loc` for the tools that name lines."""
@@ -32,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the request of the file that `arguments` names; returns the exit status."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     _open_device(int(request["device"]))
-    module = load_with_lines(Path(request["code"]).read_bytes())
-    run = _Launches(module, request["symbols"], request["operation"], request["inputs"])
+    modules = [load_with_lines(Path(code).read_bytes()) for code in request["codes"]]
+    run = _Launches(modules, request["symbols"], request["operation"], request["inputs"])
     _check(driver().cuProfilerStart(), "cuProfilerStart")
     run()
     _check(driver().cuCtxSynchronize(), "cuCtxSynchronize")
@@ -57,7 +58,7 @@ class _Launches:
 
     def __init__(
         self,
-        module: ctypes.c_void_p,
+        modules: Sequence[ctypes.c_void_p],
         symbols: dict[str, str],
         operation: dict[str, Any],
         inputs: list[dict[str, Any]],
@@ -68,7 +69,7 @@ class _Launches:
         for name, entry in entries.items():
             if name in self._addresses:
                 self._copy(name, read_tensor(entry))
-        self._steps = [self._step(step, module, symbols) for step in operation["steps"]]
+        self._steps = [self._step(step, modules, symbols) for step in operation["steps"]]
 
     def __call__(self) -> None:
         for step in self._steps:
@@ -80,20 +81,20 @@ class _Launches:
             if address:
                 _check(driver().cuMemFree_v2(ctypes.c_uint64(address)), "cuMemFree")
 
-    def _step(self, step: dict[str, Any], module: ctypes.c_void_p, symbols: dict[str, str]) -> Any:
+    def _step(self, step: dict[str, Any], modules: Sequence[ctypes.c_void_p], symbols: dict[str, str]) -> Any:
         if step["kind"] == "fill":
             shape = self._tensors[step["tensor"]]["shape"]
             value = torch.full(shape, step["value"], dtype=self._dtype(step["tensor"]))
             return lambda: self._copy(step["tensor"], value)
         if step["kind"] == "library":
             return lambda: self._stand_in(step["results"])
-        return self._launch(step, module, symbols)
+        return self._launch(step, modules, symbols)
 
-    def _launch(self, step: dict[str, Any], module: ctypes.c_void_p, symbols: dict[str, str]) -> Any:
+    def _launch(self, step: dict[str, Any], modules: Sequence[ctypes.c_void_p], symbols: dict[str, str]) -> Any:
         arguments = step["arguments"]
         packed = [POINTER if a["kind"] == "tensor" else (a["cuda_type"], a["value"]) for a in arguments]
         addresses = [self._addresses[a["tensor"]] for a in arguments if a["kind"] == "tensor"]
-        function = find_function(module, symbols.get(step["kernel"], step["kernel"]))
+        function = function_of(modules, symbols.get(step["kernel"], step["kernel"]))
         launch = KernelLaunch(function, step["grid"], step["block"], step["shared_bytes"], packed, step["attributes"])
         return lambda: launch(0, *addresses)
 

@@ -12,6 +12,7 @@ An operation is the JSON of `kernel_lsp.core.plan.BoundOperation`.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import math
 import time
@@ -56,13 +57,13 @@ NO_OFFSETS: Mapping[str, int] = {}
 
 @dataclass
 class Candidate:
-    """A candidate on a device: a handle for each name expression. `code` is the code they were loaded from, and
-    `symbols` has the symbol of each in it."""
+    """A candidate on a device: a handle for each name expression. `codes` is the code of its modules, and `symbols` has
+    the symbol of each expression in one of them."""
 
     functions: dict[str, Any]
     device: int
-    module: Any = None
-    code: bytes = field(default=b"", repr=False)
+    modules: list[Any] = field(default_factory=list)
+    codes: list[bytes] = field(default_factory=list, repr=False)
     symbols: dict[str, str] = field(default_factory=dict)
 
 
@@ -248,7 +249,7 @@ LOADED: dict[str, Candidate] = {}
 
 
 def handle_load(request: dict[str, Any]) -> dict[str, Any]:
-    """Load ``{"candidate", "device", "kernels", "symbols", "cubin" (base64) or "ptx"}``, or ``"text"`` and
+    """Load ``{"candidate", "device", "kernels", "symbols", "cubins" (base64) or "ptx"}``, or ``"text"`` and
     ``"file_name"``.
 
     Answers ``{"loaded", "log", "load_s", ...device facts}``. Code that does not compile or load gives an answer, not a
@@ -260,9 +261,9 @@ def handle_load(request: dict[str, Any]) -> dict[str, Any]:
     with on_device(device):
         make_context_current(device)
         try:
-            code, symbols = _machine_code(request, device)
+            codes, symbols = _machine_code(request, device)
             wanted = {name: symbols[name] for name in request["kernels"]}
-            LOADED[request["candidate"]] = load_candidate(code, wanted, device)
+            LOADED[request["candidate"]] = load_candidate(codes, wanted, device)
         except CudaError as error:
             log = str(error)
     return {
@@ -277,15 +278,29 @@ def unload(name: str) -> bool:
     """Unload a candidate; returns whether it was loaded."""
     candidate = LOADED.pop(name, None)
     if candidate is not None:
-        gpu_device.unload_module(candidate.module)
+        unload_modules(candidate)
     return candidate is not None
 
 
-def load_candidate(code: bytes, symbols: dict[str, str], device: int) -> Candidate:
-    """Load a module of its own, with its own variables in device memory. Raises CudaError."""
-    module = load_module(code)
-    functions = {name: find_function(module, symbol) for name, symbol in symbols.items()}
-    return Candidate(functions, device, module, code, symbols)
+def unload_modules(candidate: Candidate) -> None:
+    """Unload what a candidate was loaded into."""
+    for module in candidate.modules:
+        gpu_device.unload_module(module)
+
+
+def load_candidate(codes: list[bytes], symbols: dict[str, str], device: int) -> Candidate:
+    """Load modules of its own, with their own variables in device memory. Raises CudaError."""
+    modules = [load_module(code) for code in codes]
+    functions = {name: function_of(modules, symbol) for name, symbol in symbols.items()}
+    return Candidate(functions, device, modules, codes, symbols)
+
+
+def function_of(modules: Sequence[Any], symbol: str) -> Any:
+    """Return the kernel of this symbol, from the first of the modules that has it. Raises CudaError."""
+    for module in modules[:-1]:
+        with contextlib.suppress(CudaError):
+            return find_function(module, symbol)
+    return find_function(modules[-1], symbol)
 
 
 def loaded_candidate(request: dict[str, Any]) -> Candidate:
@@ -295,12 +310,13 @@ def loaded_candidate(request: dict[str, Any]) -> Candidate:
     return LOADED[request["candidate"]]
 
 
-def _machine_code(request: dict[str, Any], device: int) -> tuple[bytes, dict[str, str]]:
-    if "cubin" in request:
-        return base64.b64decode(request["cubin"]), request["symbols"]
+def _machine_code(request: dict[str, Any], device: int) -> tuple[list[bytes], dict[str, str]]:
+    if "cubins" in request:
+        return [base64.b64decode(cubin) for cubin in request["cubins"]], request["symbols"]
     if "ptx" in request:
-        return request["ptx"].encode(), request["symbols"]
-    return compiled(request["text"], request["file_name"], request["kernels"], architecture_of(device))
+        return [request["ptx"].encode()], request["symbols"]
+    code, symbols = compiled(request["text"], request["file_name"], request["kernels"], architecture_of(device))
+    return [code], symbols
 
 
 SHARE_OF_DEVICE = 8
