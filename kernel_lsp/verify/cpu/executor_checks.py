@@ -172,7 +172,7 @@ async def screen(
 def _brief_case(kernel: LoadedKernel) -> tuple[Case, BoundOperation] | None:
     """Return the case with the fewest threads where the smallest one of the screen is too long: a block of attention in
     f32 has half a million instructions at any size. None where the screen's own will do, or nothing is short enough."""
-    plan = [(case, bound) for case, bound in kernel.plan if case.family == "normal"]
+    plan = [entry for entry in kernel.plan if entry[0].family == "normal" and kernel.has_kernels_of(entry[1])]
     if not plan or _is_brief(kernel, screened_cases(kernel.plan)[0][1]):
         return None
     case, bound = min(plan, key=lambda entry: sum(_n_threads(launch) for launch in entry[1].launches))
