@@ -129,12 +129,39 @@ def test_every_schedule_gives_the_same_sums(knobs: dict[str, int]) -> None:
     check("def f(a, b, c): return torch.relu(a @ b.t()) + c", inputs, knobs=knobs, families=("normal", "special_nan"))
 
 
-@pytest.mark.parametrize("layout", ["rows by columns", "columns by rows"])
-def test_four_warps_multiply_together_on_hopper(layout: str) -> None:
+@pytest.mark.parametrize("is_transposed", [0, 1])
+@pytest.mark.parametrize("layout", ["rows by columns", "rows by rows", "columns by rows"])
+def test_four_warps_multiply_together_on_hopper(layout: str, is_transposed: int) -> None:
     call, left, right = LAYOUTS[layout]
     inputs = [tensor("a", *left), tensor("b", *right)]
-    checked = check(f"def f(a, b): return {call}", inputs, knobs=GROUPS, families=("normal", "special_inf"))
+    knobs = {**GROUPS, "transposed": is_transposed}
+    checked = check(f"def f(a, b): return {call}", inputs, knobs=knobs, families=("normal", "special_inf"))
     assert "wgmma.mma_async" in checked.text
+    assert "constexpr int TM = 64, TN = 64" in checked.text
+
+
+@pytest.mark.parametrize("knobs", [{**GROUPS, "cluster": 2}, {}], ids=["cluster", "warps"])
+def test_transposed_tiles_have_batches_ragged_sizes_and_an_epilogue(knobs: dict[str, int]) -> None:
+    inputs = [tensor("a", 3, 37, 52), tensor("b", 3, 52, 19), tensor("c", 19), tensor("d", 3, 37, 19)]
+    text = "def f(a, b, c, d): return torch.relu(torch.bmm(a, b) + c) * d"
+    check(text, inputs, knobs={**knobs, "transposed": 1}, sizes=({}, {"C": 1}))
+
+
+@pytest.mark.parametrize(
+    ("call", "left", "right", "is_transposed"),
+    [
+        ("a @ b.t()", (4096, 2048), (32000, 2048), 0),
+        ("a @ b", (4096, 32000), (32000, 2048), 1),
+        ("a.t() @ b", (4096, 32000), (4096, 2048), 1),
+        ("a.t() @ b", (4096, 2048), (4096, 32000), 0),
+        ("a.t() @ b.t()", (4096, 32000), (2048, 4096), 0),
+    ],
+)
+def test_the_right_tile_runs_along_k_where_a_factor_does(
+    call: str, left: tuple[int, int], right: tuple[int, int], is_transposed: int
+) -> None:
+    task = plan_text(f"def f(a, b): return {call}", inputs=[tensor("a", *left), tensor("b", *right)]).task
+    assert plan_program(task, gpu=find_gpu("H200")).default_schedule()["f.transposed"] == is_transposed
 
 
 @pytest.mark.parametrize(

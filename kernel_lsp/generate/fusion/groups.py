@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
@@ -149,6 +149,11 @@ class ContractionGroup:
             return self.left, self.right, 1.0
         (left, left_scale), (right, right_scale) = without_scale(self.left), without_scale(self.right)
         return left, right, left_scale * right_scale
+
+    @property
+    def transposed(self) -> ContractionGroup:
+        """Return the same sums with the right factor on the left."""
+        return replace(self, m=self.n, n=self.m, left=self.right, right=self.left, row_shape=())
 
 
 @dataclass(frozen=True)

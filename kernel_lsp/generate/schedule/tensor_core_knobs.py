@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import AHEAD, WARP, TensorCoreSchedule, depth_of
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import plan_operand
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
+    AHEAD,
+    ROW_BYTES,
+    WARP,
+    TensorCoreSchedule,
+    depth_of,
+)
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.codegen.tensor_cores.windows import PIECE, Windows, windows_of
 from kernel_lsp.generate.fusion.groups import ContractionGroup
@@ -96,10 +103,13 @@ def pick_schedule(
     chain = default.chain > depth
     if group.operand == DType.F32:
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
-    warpgroups = False
+    warpgroups = is_transposed = False
     if group.operand == DType.F32 and workload.capability == HOPPER:
         default_groups = int(default.uses_warpgroups)
         warpgroups = bool(pick("warpgroups", (0, 1), default_groups, "four warps multiply together, by wgmma"))
+        if group.phases is None:
+            default_transposed = int(default.is_transposed)
+            is_transposed = bool(pick("transposed", (0, 1), default_transposed, "tiles have columns as their rows"))
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
         pick("tile_n", (16, 32, 64, 96, 128, 256), default.tile_n, "columns of a block's tile"),
@@ -110,6 +120,7 @@ def pick_schedule(
         pick("cluster", _clusters(workload), default.cluster, "blocks that share the products of a tile"),
         tile_k if chain else depth,
         warpgroups,
+        is_transposed=is_transposed,
     )
 
 
@@ -134,9 +145,24 @@ def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreS
     chain = depth if is_latency_bound or is_short else tile_k
     n_steps = -(-k // tile_k)
     n_stages = 4 if is_latency_bound or tile.uses_warpgroups else min(3, n_steps + 1)
-    return TensorCoreSchedule(
+    schedule = TensorCoreSchedule(
         tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain, tile.uses_warpgroups
     )
+    return replace(schedule, is_transposed=_is_better_transposed(group, schedule, workload))
+
+
+def _is_better_transposed(group: ContractionGroup, schedule: TensorCoreSchedule, workload: Workload) -> bool:
+    """Return True if the right factor runs along k only where it is the left one now: rows of other tiles are
+    transposed before `wgmma` reads them. Where neither or both do, blocks side by side share the fewer tiles."""
+    if not schedule.uses_warpgroups or schedule.tile_m != schedule.tile_n or group.phases is not None:
+        return False
+    scalars = zip(group.unscaled[:2], (group.m, group.n), strict=True)
+    left, right = (plan_operand("", each, DType.F32, along, group.k, workload) for each, along in scalars)
+    if min(left.width, right.width) * DType.F32.itemsize < ROW_BYTES:
+        return False
+    if left.is_k_inner == right.is_k_inner:
+        return not left.is_k_inner and workload.size(group.m.extent) > workload.size(group.n.extent)
+    return left.is_k_inner
 
 
 def default_parts(

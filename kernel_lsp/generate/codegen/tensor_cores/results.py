@@ -67,6 +67,7 @@ class ResultWriter:
     ) -> None:
         self.kernel, self.group, self.schedule, self.is_m_inner = kernel, group, schedule, is_m_inner
         self.inner, self.outer = (group.m, group.n) if is_m_inner else (group.n, group.m)
+        self.inner_name, self.outer_name = ("m", "n") if is_m_inner else ("n", "m")
         found = [self._pack_conditions(access, workload) for access in self._packable()]
         complete = [conditions for conditions in found if conditions is not None]
         self.is_packed = schedule.cluster == 1 and len(complete) == len(found)
@@ -87,7 +88,7 @@ class ResultWriter:
         n_inner = (schedule.tile_m if self.is_m_inner else schedule.tile_n) // width
         tile, outer_tile = ("TM", "TN") if self.is_m_inner else ("TN", "TM")
         step, length = (f" * {width}", f"({tile} / {width})") if width > 1 else ("", tile)
-        name, other = self.inner.name, self.outer.name
+        name, other = self.inner_name, self.outer_name
         keeps_place = n_threads % n_inner == 0
         if keeps_place:
             scope.line(f"const {kernel.index_type} {text.own(name)} = {name}0 + {start} % {length}{step};")
@@ -119,7 +120,7 @@ class ResultWriter:
             scope.line("cluster_sync();  // others may still read this block's sums")
 
     def _place_of_sum(self, text: ResultText) -> str:
-        inner, outer = self.inner.name, self.outer.name
+        inner, outer = self.inner_name, self.outer_name
         return f"[{text.own(outer)} - {outer}0][{text.own(inner)} - {inner}0]"
 
     def _packable(self) -> Iterator[Access]:
@@ -138,7 +139,7 @@ class ResultWriter:
 
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
         group, kernel = self.group, self.kernel
-        name = self.inner.name
+        name = self.inner_name
         place = self._place_of_sum(text)
         scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")
         reads = [access for access in self._packable() if access.tensor not in {s.tensor for s in group.stores}]
@@ -175,7 +176,7 @@ class ResultWriter:
     def _declare_place(self, scope: Scope) -> None:
         """Declare the coordinates of the place along the inner dim that a thread keeps, and whether it is stored."""
         group = self.group
-        scope.define(self.inner, self.inner.name)
+        scope.define(self.inner, self.inner_name)
         for store in group.stores:
             declare_divisions_of(scope, ravel(store.index, store.tensor.shape), self.inner)
             for access in accesses(store.scalar):

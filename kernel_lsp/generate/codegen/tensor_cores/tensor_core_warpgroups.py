@@ -43,7 +43,7 @@ def tensor_core_renderer(
 ) -> TensorCoreRenderer:
     """Return the renderer of the instructions that the schedule uses."""
     template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
-    return template(kernel, group, schedule, workload)
+    return template(kernel, group.transposed if schedule.is_transposed else group, schedule, workload)
 
 
 class WarpgroupRenderer(TensorCoreRenderer):
