@@ -47,7 +47,8 @@ MAX_SOURCE_CHARACTERS = 110
 
 @dataclass(frozen=True)
 class RenderedOperation:
-    """An operation of the plan with its kernels. `is_valid` is True if every template could follow the schedule."""
+    """An operation of the plan with its kernels. `is_valid` is True if every template could follow the schedule, and
+    the contract holds for the captured sizes."""
 
     plan: Operation
     kernels: tuple[RenderedKernel, ...]
@@ -147,7 +148,8 @@ class _OperationRenderer:
         plan = with_shared_scratch(plan, stored, self.builder.workload)
         own = distinct(kernels, functions)
         summary = self._summary(len(set(functions.values())), len(kernels))
-        return RenderedOperation(plan, own, summary, all(group.is_valid for group in groups))
+        is_valid = all(group.is_valid for group in groups) and all(map(self.builder.workload.meets, unique.values()))
+        return RenderedOperation(plan, own, summary, is_valid)
 
     def _summary(self, n_kernels: int, n_launches: int) -> tuple[str, ...]:
         """Summarize the computation in the user's own lines, and count its kernels and launches."""

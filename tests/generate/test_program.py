@@ -37,6 +37,15 @@ def test_any_valid_schedule_is_right() -> None:
             return
 
 
+def test_a_schedule_whose_contract_excludes_the_captured_sizes_is_invalid() -> None:
+    program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    schedule = {
+        f"m_backward_grad_up_bias.{knob}": value for knob, value in (("cached", 1), ("threads", 2), ("rows", 128))
+    }
+    assert "where: B * T <= 8" in program.render(schedule)
+    assert not program.is_valid(schedule)
+
+
 def test_one_schedule_gives_one_text() -> None:
     first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
     second = plan_program(capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True), gpu=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernel_lsp.core.expression import evaluate_int
+from kernel_lsp.core.expression import Expression, evaluate, evaluate_int, free_names
 from kernel_lsp.core.task import Task
 from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.sizes import to_expression
@@ -32,6 +32,10 @@ class Workload:
             int(getattr(gpu, "n_sms", DEFAULT_MULTIPROCESSORS)),
             getattr(getattr(gpu, "architecture", None), "capability", HOPPER),
         )
+
+    def meets(self, condition: Expression) -> bool:
+        """Return True if the captured sizes meet the condition, or it is of a number that a call alone has."""
+        return not free_names(condition) <= self.sizes.keys() or bool(evaluate(condition, self.sizes))
 
     def size(self, index: Index) -> int:
         """Return a size as captured."""

@@ -35,7 +35,7 @@ class TensorCoreSchedule:
     """A block computes `tile_m` x `tile_n` results with `warps_m` x `warps_n` warps, `tile_k` products at a time, with
     `stages` tiles in flight. The blocks of a cluster share the products of a tile. Tensor cores add up `chain` products
     before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`, and
-    `n_copying` more threads copy tiles and split them. `is_transposed`: tiles have the result's columns as their rows."""
+    `n_copying` more threads copy tiles and split them. `is_transposed`: a tile's rows are the result's columns."""
 
     tile_m: int
     tile_n: int
