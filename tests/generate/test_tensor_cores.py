@@ -151,6 +151,7 @@ def test_transposed_tiles_have_batches_ragged_sizes_and_an_epilogue(knobs: dict[
     ("call", "left", "right", "is_transposed"),
     [
         ("a @ b.t()", (4096, 2048), (32000, 2048), 0),
+        ("a @ b.t()", (32000, 2048), (4096, 2048), 1),
         ("a @ b", (4096, 32000), (32000, 2048), 1),
         ("a.t() @ b", (4096, 32000), (4096, 2048), 1),
         ("a.t() @ b", (4096, 2048), (4096, 32000), 0),
