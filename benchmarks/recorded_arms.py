@@ -53,6 +53,8 @@ MAX_ERROR = 1e-5
 N_POPULATION = 10
 N_PARENTS = 4
 N_DRAWS = 8
+PROMPTS_OF_CONVERSATION = {"top_k": 4, "kl_divergence": N_DRAWS, "normalize_image": N_DRAWS}
+"""Prompts of an arm that one conversation answered, in order."""
 GPU = "H200"
 SEARCHES = ("evolve", "best-of-n")
 MAX_TOKENS = 16_384
@@ -165,17 +167,18 @@ def keep(asked: Asked, task: RecordedTask, folder: Path) -> None:
         parsed = parse_rewrite(replied)
         replies, kernels = kept[arm]
         replies.append(RecordedReply(key=request.key, model="manual", request=request, outcome=replied))
-        kernels.append(kernel_row(number, parent, parsed))
+        conversation = 1 + (number - 1) // PROMPTS_OF_CONVERSATION[task.name]
+        kernels.append(kernel_row(number, conversation, parent, parsed))
     for arm, (replies, kernels) in kept.items():
         write_recording(task.recording(arm), (), replies)
         task.kernels(arm).write_text(json.dumps(kernels, indent=1) + "\n")
         print(f"{task.name}.{arm}: kept {len(kernels)} replies")
 
 
-def kernel_row(number: int, parent: Member, parsed: ParsedReply | BadReply) -> dict[str, Any]:
+def kernel_row(number: int, conversation: int, parent: Member, parsed: ParsedReply | BadReply) -> dict[str, Any]:
     """Return what is kept of a reply, as of a search's; `parent` is the fastest kernel that its prompt shows."""
     row = dict.fromkeys(KEPT) | {"slot": number - 1, "round": 0, "operator": "improve", "feedback": ""}
-    row |= {"best_before_us": parent.time_us, "parent": parent.candidate.id}
+    row |= {"best_before_us": parent.time_us, "parent": parent.candidate.id, "conversation": conversation}
     if isinstance(parsed, BadReply):
         return row | {"name": "", "outcome": "unreadable", "feedback": parsed.problem, "kernel": ""}
     plan = parse_or_raise(parent.candidate.text, parent.candidate.id)

@@ -8,12 +8,13 @@ kernel. Judges are those of `judge_corpus_replies.jsonl`, on the kernels of `jud
 
 Speed-ups are over the generator's best kernel, times summed over forward and backward; the generator's kernel is kept
 where no reply is faster. The best of n independent replies is exact: the mean over all choices of n recorded ones. Of a
-search the first n count. Intervals of means over tasks are percentile bootstraps over tasks, intervals of shares are
-Wilson's.
+search the first n count. Intervals of means over tasks are Student's t over tasks, whose replies depend on each other:
+three tasks bound a mean badly, and their interval says so. Intervals of shares are Wilson's.
 
 Replies to the same kernels shown in several ways (`recorded_arms.py`) are compared in pairs, by their speed-up over the
-fastest kernel that the prompt shows, which is kept where the reply is incorrect or slower. Intervals of these
-differences resample tasks and the prompts of each, or prompts alone.
+fastest kernel that the prompt shows, which is kept where the reply is incorrect or slower. One conversation wrote
+several replies of a task and arm and shares text between them, so an effect needs an interval over pairs of
+conversations (Student's t); that over draws takes conversations as given and resamples the draws of kernels.
 """
 
 from __future__ import annotations
@@ -47,6 +48,27 @@ N_MANY = 20
 """Replies from which strategies of a task are compared at several numbers."""
 N_RESAMPLES = 10_000
 Z = 1.96
+STUDENT_T = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+    2.11,
+    2.10,
+)
+"""Quantiles at 97.5 % by degrees of freedom, from 1; the last one serves for more."""
 COMPARED = ("best-of-n", "evolve")
 REFINED = "refine"
 BASE_ARM = "ordered"
@@ -166,11 +188,18 @@ def _numbers(found: Sequence[Replies]) -> list[int]:
 
 
 def mean_over(gains: Sequence[float]) -> str:
-    """Return the geometric mean of speed-ups with its interval over tasks."""
-    draw, given = np.random.default_rng(0), np.array(gains)
-    resampled = given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1)
-    low, high = np.exp(np.quantile(resampled, (0.025, 0.975)))
-    return f"{math.exp(statistics.fmean(gains)):.2f}x [{low:.2f}, {high:.2f}]"
+    """Return the geometric mean of ratios, given by their logarithms, with its interval; one ratio has none."""
+    mean = statistics.fmean(gains)
+    if len(gains) < 2:
+        return f"{math.exp(mean):.2f}x [no interval]"
+    low, high = _interval(gains)
+    return f"{math.exp(mean):.2f}x [{low:.2f}, {high:.2f}]"
+
+
+def _interval(gains: Sequence[float]) -> tuple[float, float]:
+    quantile = STUDENT_T[min(len(gains) - 1, len(STUDENT_T)) - 1]
+    mean, half = statistics.fmean(gains), quantile * statistics.stdev(gains) / math.sqrt(len(gains))
+    return math.exp(mean - half), math.exp(mean + half)
 
 
 # --- arms: the same kernels, shown in several ways
@@ -178,12 +207,14 @@ def mean_over(gains: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Arm:
-    """The replies of one task and arm. `gains` are as those of `Replies`, by prompt, over the fastest kernel shown."""
+    """The replies of one task and arm. `gains` are as those of `Replies`, by prompt, over the fastest kernel shown;
+    `conversations` says which one wrote the reply to each prompt."""
 
     task: str
     name: str
     n_timed: int
     gains: dict[int, float]
+    conversations: dict[int, int]
 
 
 def read_arm(path: Path) -> Arm:
@@ -193,50 +224,64 @@ def read_arm(path: Path) -> Arm:
     timed = [kernel for kernel in kernels if kernel["time_us"]]
     gains |= {each["slot"]: max(0.0, math.log(each["best_before_us"] / each["time_us"])) for each in timed}
     task = path.name.removesuffix(".kernels.json").rsplit(".", 1)[0]
-    return Arm(task, _strategy(path), len(timed), gains)
+    conversations = {kernel["slot"]: kernel["conversation"] for kernel in kernels}
+    return Arm(task, _strategy(path), len(timed), gains, conversations)
 
 
 def print_arms(found: Sequence[Arm]) -> None:
     """Print each arm, and the paired differences of the others to BASE_ARM."""
+    found = [each for each in found if each.gains]
     if not found:
         return
     print("\nreplies to the same kernels shown in several ways; speed-up over the fastest one shown, geometric mean")
     for name in (BASE_ARM, *ARMS):
         arms = [each for each in found if each.name == name]
+        if not arms:
+            continue
         gains = [gain for each in arms for gain in each.gains.values()]
         n_faster = sum(gain > 0 for gain in gains)
         counts = f"timed {share(sum(each.n_timed for each in arms), len(gains))}, faster {n_faster}"
         by_task = ", ".join(f"{each.task} {math.exp(statistics.fmean(each.gains.values())):.3f}x" for each in arms)
         print(f"{name:<11}{math.exp(statistics.fmean(gains)):.3f}x over {len(gains)} prompts ({by_task}), {counts}")
-    base = {each.task: each.gains for each in found if each.name == BASE_ARM}
+    base = {each.task: each for each in found if each.name == BASE_ARM}
     for name, title in ARMS.items():
-        arms = [each for each in found if each.name == name and each.task in base]
-        pairs = [[each.gains[n] - base[each.task][n] for n in each.gains if n in base[each.task]] for each in arms]
-        kept = [task for task in pairs if task]
-        if kept:
-            print(f"{title} against {BASE_ARM}, {sum(map(len, kept))} pairs: {difference(kept)}")
+        compared = [(each, base[each.task]) for each in found if each.name == name and each.task in base]
+        groups = [(arm.task, *group) for arm, other in compared for group in pairs(arm, other)]
+        for task, conversation, gains in groups:
+            print(f"{title} against {BASE_ARM}, {task} {conversation}: {len(gains)} pairs, {over_draws([gains])}")
+        if groups:
+            gains_of = [gains for _, _, gains in groups]
+            print(f"{title} against {BASE_ARM}, {sum(map(len, gains_of))} pairs: {difference(gains_of)}")
 
 
-def difference(pairs: Sequence[Sequence[float]]) -> str:
-    """Return the geometric mean ratio of paired replies, one sequence per task, and its intervals."""
-    draw = np.random.default_rng(0)
-    prompts = np.stack([_means(draw, task) for task in pairs])
-    over_prompts = prompts.mean(axis=0)
-    chosen = draw.integers(0, len(pairs), (len(pairs), N_RESAMPLES))
-    over_tasks = prompts[chosen, np.arange(N_RESAMPLES)].mean(axis=0)
-    low, high = np.exp(np.quantile(over_prompts, (0.025, 0.975)))
-    wide_low, wide_high = np.exp(np.quantile(over_tasks, (0.025, 0.975)))
-    mean = math.exp(statistics.fmean(statistics.fmean(task) for task in pairs))
-    is_shown = not wide_low <= 1.0 <= wide_high
-    found = f"a difference on {len(pairs)} tasks" if is_shown else "no effect that they can show"
-    over = f"over prompts [{low:.3f}, {high:.3f}], over tasks, too, [{wide_low:.3f}, {wide_high:.3f}]"
-    return f"{mean:.3f}x {over}: {found}"
+def pairs(arm: Arm, base: Arm) -> list[tuple[str, list[float]]]:
+    """Return the differences of gains at the same prompt, grouped by the two conversations that wrote the replies."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for n in sorted(set(arm.gains) & set(base.gains)):
+        groups[f"{arm.conversations[n]}-{base.conversations[n]}"].append(arm.gains[n] - base.gains[n])
+    return list(groups.items())
 
 
-def _means(draw: np.random.Generator, pairs: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the means of resampled pairs."""
-    given = np.array(pairs)
-    return np.asarray(given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1))
+def difference(groups: Sequence[Sequence[float]]) -> str:
+    """Return the geometric mean ratio of paired replies, one group for each pair of conversations, all of the same
+    weight, and its intervals."""
+    shown = over_draws(groups)
+    if len(groups) < 2:
+        return f"{shown}; one pair of conversations shows nothing about others"
+    low, high = _interval([statistics.fmean(group) for group in groups])
+    found = "no effect that they can show" if low <= 1.0 <= high else "a difference"
+    return f"{shown}, over {len(groups)} pairs of conversations [{low:.3f}, {high:.3f}]: {found}"
+
+
+def over_draws(groups: Sequence[Sequence[float]]) -> str:
+    """Return the mean ratio with the interval that resamples the pairs of each group."""
+    draw, means = np.random.default_rng(0), []
+    for group in groups:
+        given = np.array(group)
+        means.append(given[draw.integers(0, len(given), (N_RESAMPLES, len(given)))].mean(axis=1))
+    low, high = np.exp(np.quantile(np.stack(means).mean(axis=0), (0.025, 0.975)))
+    mean = math.exp(statistics.fmean(statistics.fmean(group) for group in groups))
+    return f"{mean:.3f}x over draws [{low:.3f}, {high:.3f}]"
 
 
 def _strategy(path: Path) -> str:

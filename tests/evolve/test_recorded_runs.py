@@ -80,10 +80,16 @@ def evidence(folder: Path) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None]) -> None:
+def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None], conversation_size: int = 8) -> None:
     """Write replies to prompts whose fastest kernel takes 100 us: None if incorrect, 0 if not measured."""
     kernels = [
-        {"slot": n, "outcome": {None: "mismatch", 0.0: ""}.get(us, "correct"), "time_us": us, "best_before_us": 100.0}
+        {
+            "slot": n,
+            "outcome": {None: "mismatch", 0.0: ""}.get(us, "correct"),
+            "time_us": us,
+            "best_before_us": 100.0,
+            "conversation": n // conversation_size,
+        }
         for n, us in enumerate(times_us)
     ]
     (folder / f"{task}.{arm}.kernels.json").write_text(json.dumps(kernels[::-1]))
@@ -96,10 +102,27 @@ def test_evidence_pairs_the_replies_to_the_same_kernels(tmp_path: Path) -> None:
         write_arm(tmp_path, task, "no_profile", [25.0, 50.0])  # twice and half: the same mean
     shown = evidence(tmp_path)
     assert "ordered    2.828x over 4 prompts (a 2.828x, b 2.828x)" in shown
-    assert "random order against ordered, 2 pairs: 0.500x over prompts [0.500, 0.500]" in shown
-    assert "[0.500, 0.500]: a difference on 2 tasks" in shown
-    assert "without a profile against ordered, 4 pairs: 1.000x over prompts [0.500, 2.000]" in shown
-    assert "[0.500, 2.000]: no effect that they can show" in shown
+    assert "random order against ordered, 2 pairs: 0.500x over draws [0.500, 0.500]" in shown
+    assert "over 2 pairs of conversations [0.500, 0.500]: a difference" in shown
+    assert "without a profile against ordered, 4 pairs: 1.000x over draws [0.500, 2.000]" in shown
+    assert "[1.000, 1.000]: no effect that they can show" in shown
+
+
+def test_evidence_counts_replies_of_one_conversation_as_one(tmp_path: Path) -> None:
+    for arm, times_us in (("ordered", [80.0] * 8), ("random", [40.0] * 4 + [72.0] * 4), ("no_profile", [64.0] * 8)):
+        write_arm(tmp_path, "a", arm, times_us, conversation_size=4)
+    write_arm(tmp_path, "b", "ordered", [50.0] * 8)
+    shown = evidence(tmp_path)
+    # eight pairs that all gain, written by two conversations that differ
+    assert "random order against ordered, 8 pairs: 1.491x over draws [1.491, 1.491]" in shown
+    assert "over 2 pairs of conversations [0.036, 62.467]: no effect that they can show" in shown
+
+
+def test_evidence_leaves_out_arms_that_were_not_measured(tmp_path: Path) -> None:
+    write_arm(tmp_path, "a", "ordered", [50.0, 25.0])
+    write_arm(tmp_path, "b", "ordered", [0.0, 0.0])
+    shown = evidence(tmp_path)
+    assert "ordered    2.828x over 2 prompts (a 2.828x)" in shown
 
 
 def test_evidence_keeps_the_shown_kernel_where_a_reply_is_incorrect_or_slower(tmp_path: Path) -> None:
