@@ -1,10 +1,11 @@
 """Print what recorded replies show about searching with models, with 95 % intervals; no model and no GPU is asked.
 
-    python benchmarks/recorded_evidence.py [FOLDER] [--measured FILE]
+    python benchmarks/recorded_evidence.py [FOLDER] [--measured FILE] [--best FILE]
 
 FOLDER holds `TASK.STRATEGY.kernels.json`, as `recorded_runs.py replay` writes them. FILE is what `recorded_runs.py
 measure` wrote. A reply that FILE has no time for counts with its estimate, against the estimate of the generator's
-kernel. Judges are those of `judge_corpus_replies.jsonl`, on the kernels of `judge_corpus`.
+kernel. The file of `--best` holds times of the best replies and of the generator's schedules, of one run. Judges are
+those of `judge_corpus_replies.jsonl`, on the kernels of `judge_corpus`.
 
 Speed-ups are over the generator's best kernel, times summed over forward and backward; the generator's kernel is kept
 where no reply is faster. The best of n independent replies is exact: the mean over all choices of n recorded ones. Of a
@@ -101,6 +102,7 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks" / "recorded_runs")
     results = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
     parser.add_argument("--measured", type=Path, default=results)
+    parser.add_argument("--best", type=Path, default=results.with_name("recorded_best-nvidia_h200-2026-11-30.json"))
     given = parser.parse_args()
     measured = json.loads(given.measured.read_text())["tasks"] if given.measured.is_file() else {}
     paths = sorted(given.folder.glob("*.kernels.json"))
@@ -109,6 +111,8 @@ def main() -> int:
     on_gpu = [each for each in found if each.kind == "measured"]
     print_curves([each for each in on_gpu if len(each.gains) < N_MANY], "tasks of few replies")
     print_curves([each for each in on_gpu if len(each.gains) >= N_MANY], f"tasks of {N_MANY} replies and more")
+    if given.best.is_file():
+        print_best(json.loads(given.best.read_text()))
     print_judges(judged_kernels())
     print_arms([read_arm(path) for path in paths if _strategy(path) in (BASE_ARM, *ARMS)])
     print("not recorded, 0 replies: prompts of a second model")
@@ -200,6 +204,27 @@ def _interval(gains: Sequence[float]) -> tuple[float, float]:
     quantile = STUDENT_T[min(len(gains) - 1, len(STUDENT_T)) - 1]
     mean, half = statistics.fmean(gains), quantile * statistics.stdev(gains) / math.sqrt(len(gains))
     return math.exp(mean - half), math.exp(mean + half)
+
+
+def print_best(measured: dict[str, Any]) -> None:
+    """Print the fastest correct reply of each task beside the generator's default schedule and its fastest one."""
+    print(f"\nbest replies beside the generator of {measured['date']}, times of one run in us")
+    gains: dict[str, list[float]] = {"default": [], "fastest schedule": []}
+    for task in sorted({row["task"] for row in measured["rows"]}):
+        rows = [row for row in measured["rows"] if row["task"] == task]
+        ours = {row["subject"]: row["time_us"] for row in rows if row["of"] == "generator"}
+        replies = [row for row in rows if row.get("outcome") == "correct"]
+        best = min(replies, key=lambda row: float(row["time_us"]))
+        compiled = min((row["time_us"] for row in rows if row["of"].startswith("compile")), default=math.nan)
+        of_generator = {"default": ours["default"], "fastest schedule": min(ours.values())}
+        for name, time_us in of_generator.items():
+            gains[name].append(math.log(time_us / best["time_us"]))
+        shown = ", ".join(f"{name} {us:.1f} ({us / best['time_us']:.3f}x)" for name, us in of_generator.items())
+        depth = "full verdict" if best["is_full"] else "screened"
+        reply = f"{best['time_us']:.1f} ({best['of']} {best['name']}, {depth})"
+        print(f"{task:<22}reply {reply}, {shown} of {len(ours)}, compile {compiled:.1f}")
+    for name, of_tasks in gains.items():
+        print(f"best reply against the generator's {name}: {mean_over(of_tasks)} over {len(of_tasks)} tasks")
 
 
 # --- arms: the same kernels, shown in several ways

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,27 @@ def test_evidence_counts_incorrect_replies_as_the_generator_s_kernel(tmp_path: P
     assert "2 replies 2.00x" in shown
 
 
-def evidence(folder: Path) -> str:
+def evidence(folder: Path, *options: str | Path) -> str:
     """Return what `recorded_evidence.py` prints of a folder."""
-    command = [sys.executable, "benchmarks/recorded_evidence.py", folder, "--measured", folder / "none.json"]
+    command = [sys.executable, "benchmarks/recorded_evidence.py", folder, "--measured", folder / "none.json", *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def write_arm(folder: Path, task: str, arm: str, times_us: list[float | None], conversation_size: int = 8) -> None:
+def test_evidence_compares_the_best_correct_reply_with_the_fastest_schedule(tmp_path: Path) -> None:
+    reply = {"task": "a", "of": "evolve", "name": "ring", "is_full": False}
+    rows = [
+        {"task": "a", "subject": "default", "of": "generator", "time_us": 80.0},
+        {"task": "a", "subject": "threads.64", "of": "generator", "time_us": 60.0},
+        reply | {"subject": "1", "time_us": 20.0, "outcome": "mismatch"},
+        reply | {"subject": "2", "time_us": 40.0, "outcome": "correct"},
+    ]
+    best = tmp_path / "best.json"
+    best.write_text(json.dumps({"date": "today", "rows": rows}))
+    shown = evidence(tmp_path, "--best", best)
+    assert "reply 40.0 (evolve ring, screened), default 80.0 (2.000x), fastest schedule 60.0 (1.500x) of 2" in shown
+
+
+def write_arm(folder: Path, task: str, arm: str, times_us: Sequence[float | None], conversation_size: int = 8) -> None:
     """Write replies to prompts whose fastest kernel takes 100 us: None if incorrect, 0 if not measured."""
     kernels = [
         {
