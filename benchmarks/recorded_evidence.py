@@ -215,6 +215,7 @@ def print_best(measured: dict[str, Any]) -> None:
         ours = {row["subject"]: row["time_us"] for row in rows if row["of"] == "generator"}
         replies = [row for row in rows if row.get("outcome") == "correct"]
         best = min(replies, key=lambda row: float(row["time_us"]))
+        eager = min((row["time_us"] for row in rows if row["of"] == "eager"), default=math.nan)
         compiled = min((row["time_us"] for row in rows if row["of"].startswith("compile")), default=math.nan)
         of_generator = {"default": ours["default"], "fastest schedule": min(ours.values())}
         for name, time_us in of_generator.items():
@@ -222,7 +223,7 @@ def print_best(measured: dict[str, Any]) -> None:
         shown = ", ".join(f"{name} {us:.1f} ({us / best['time_us']:.3f}x)" for name, us in of_generator.items())
         depth = "full verdict" if best["is_full"] else "screened"
         reply = f"{best['time_us']:.1f} ({best['of']} {best['name']}, {depth})"
-        print(f"{task:<22}reply {reply}, {shown} of {len(ours)}, compile {compiled:.1f}")
+        print(f"{task:<22}reply {reply}, {shown} of {len(ours)}, eager {eager:.1f}, compile {compiled:.1f}")
     for name, of_tasks in gains.items():
         print(f"best reply against the generator's {name}: {mean_over(of_tasks)} over {len(of_tasks)} tasks")
 
