@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built
+from kernel_lsp.process.collection import paused_collection
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
@@ -272,6 +273,7 @@ class CaseChoice:
     screen_families: Sequence[str] = SCREEN_FAMILIES
     fresh_seed: int = field(default_factory=lambda: secrets.randbits(FRESH_SEED_BITS))
 
+    @paused_collection()
     def plan(self, prepared: Prepared, direction: OperationKind, depth: Depth) -> Plan:
         """Return the cases of one direction with their launches. The captured sizes come first, to be profiled.
 
@@ -280,6 +282,7 @@ class CaseChoice:
         kernel = self._kernel(prepared, direction)
         return _bound(kernel, proposed(TABLE, kernel, "plan" if depth == "full" else "screen"))
 
+    @paused_collection()
     def with_code(self, prepared: Prepared, direction: OperationKind, built: Built, plan: Plan) -> Plan:
         """Return the cases of one direction, and those that its compiled code asks for, less those that it need not
         pass."""
