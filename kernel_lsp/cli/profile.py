@@ -73,5 +73,7 @@ def _kernel_lines(kernel: KernelProfile, source: Sequence[str]) -> list[str]:
     shown = sorted((line for line in kernel.lines if line.share >= MIN_SHARE), key=lambda line: -line.share)
     for line in shown[:MAX_LINES]:
         text = source[line.line - 1].strip() if 0 < line.line <= len(source) else ""
-        lines += [f"  line {line.line:>4} | {text}", f"            | {line.in_words()}"]
+        _, _, facts = line.in_words().partition(", ")
+        lines.append(f"  {line.share:>4.0%} | line {line.line:>4} | {text}")
+        lines += [f"       |           | {facts}"] if facts else []
     return lines

@@ -139,6 +139,24 @@ class LitellmModel:
         n_bytes = sum(len(message.content.encode()) for message in request.messages)
         return prices.cost_usd(n_bytes + PROMPT_OVERHEAD_TOKENS, request.max_tokens)
 
+    def check_name(self) -> None:
+        """Raise SettingError for a name without a vendor: each proposal of a run would fail with it."""
+        vendor, separator, model = self.name.partition("/")
+        if self._endpoint.base_url is not None or (vendor in KEYS_OF_VENDORS and model):
+            return
+        try:
+            with contextlib.redirect_stdout(None):  # it prints where it does not know the vendor
+                is_known = bool(model or not separator) and bool(_litellm().get_llm_provider(self.name))
+        except EnvironmentProblem:
+            raise
+        except Exception:  # litellm raises exceptions of several vendors' clients
+            is_known = False
+        if not is_known:
+            raise SettingError(
+                f"model '{self.name}': unknown provider",
+                next_step="name PROVIDER/MODEL, e.g. openai/gpt-5 or ollama/qwen3; `manual` asks you for each reply",
+            )
+
     def missing_key(self) -> str | None:
         """Return the variable of the API key that this model needs and that is set nowhere, or None."""
         if self._endpoint.base_url is not None or self.name.startswith(FREE_PREFIXES) or find_key(self._key_variable()):

@@ -171,7 +171,10 @@ def _open(name: str, around: Surroundings) -> Model:
         return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
     if kind == "replay":
         return ReplayModel(read_recording(around.directory / rest).outcomes)
-    return LitellmModel(name, around.endpoint)
+    model = LitellmModel(name, around.endpoint)
+    if around.replay is None:
+        model.check_name()
+    return model
 
 
 def _argv(name: str, rest: str) -> list[str]:

@@ -64,6 +64,8 @@ def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: st
         (("optimize", "model::scale"), "did you mean model.py::scale?"),
         (("optimize", "modle.py::scale"), "did you mean model.py::scale?"),
         (("check", "scale.cu"), "did you mean kernels/scale.cu?"),
+        (("profile", "model.py::scale"), "this is a target: name its kernel, kernels/scale.cu"),
+        (("profile", "model.py::other"), "this is a target: name its kernel, a .cu file"),
     ],
 )
 def test_a_missing_file_is_suggested_as_it_would_be_written(

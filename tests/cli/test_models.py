@@ -129,6 +129,15 @@ def test_a_wrong_option_is_told_before_anything_runs(tmp_path: Path, options: tu
     assert not (tmp_path / ".kernel-lsp").exists()
 
 
+@pytest.mark.parametrize("name", ["gpd-5", "openai", "openai/", "nobody/gpt-5"])
+def test_a_model_without_a_provider_is_refused_before_anything_runs(tmp_path: Path, name: str) -> None:
+    ran = optimize(tmp_path, "--model", name, base_url=None)
+    assert ran.status == 2
+    assert f"model '{name}': unknown provider" in ran.stderr
+    assert "next: name PROVIDER/MODEL" in ran.stderr
+    assert not (tmp_path / ".kernel-lsp").exists()
+
+
 def test_a_budget_without_a_price_is_told(tmp_path: Path) -> None:
     ran = optimize(tmp_path, "--model", "openai/none-such", "--budget", "1", KERNEL_LSP_MODEL_PRICES="")
     assert ran.status == 2

@@ -32,7 +32,8 @@ def test_the_profile_reads_as_text(tmp_path: Path) -> None:
     assert "1. Let neighbouring threads access neighbouring elements (line" in ran.stdout
     assert "ncu: not asked (needs a GPU)" in ran.stdout
     hot = Path(KERNEL).read_text().splitlines()[20].strip()
-    assert f"line   21 | {hot}\n            | " in ran.stdout
+    (beside,) = [line for line in ran.stdout.splitlines() if line.endswith(f"line   21 | {hot}")]
+    assert beside.lstrip().split("% |")[0].isdigit(), "the share stands beside its line"
 
 
 def test_a_kernel_without_a_plan_is_no_failed_build(tmp_path: Path) -> None:

@@ -80,11 +80,15 @@ def read_kernel(kernel: Path) -> str:
 
 
 def _suggest_kernel(kernel: Path) -> str:
-    """Return the `.cu` files in the folder, and in those below, that have a similar name."""
+    """Return the `.cu` files in the folder, and in those below, that have a similar name. A target's own is one."""
     folder = kernel.parent
+    _, is_target, symbol = kernel.name.partition("::")
     names = {str(found.relative_to(folder)): found.name for glob in ("*.cu", "*/*.cu") for found in folder.glob(glob)}
-    near = difflib.get_close_matches(kernel.name, [*names.values()], n=3, cutoff=0.7)
+    wanted = f"{symbol.lower()}.cu" if is_target else kernel.name
+    near = difflib.get_close_matches(wanted, [*names.values()], n=3, cutoff=0.7)
     listed = [str(folder / path) for path, name in sorted(names.items()) if name in near]
+    if is_target:
+        return f"this is a target: name its kernel, {' or '.join(listed[:3]) or 'a .cu file'}"
     return f"did you mean {' or '.join(listed[:3])}?" if listed else "name a .cu file"
 
 
