@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -171,7 +172,9 @@ class ForeignAsker:
             least_us = min(least_us, seen_us)
             if least_us <= CLOCK_FACTOR * said_us + CLOCK_MARGIN_US:
                 return ""
-        return f"its process says {said_us:.3g} us per call, and a clock outside of it says {least_us:.3g} us"
+        text = f"its process says {said_us:.3g} us per call, and a clock outside of it says {least_us:.3g} us"
+        load, n_cores = os.getloadavg()[0], os.cpu_count() or 1
+        return text if load <= n_cores else f"{text} (load {load:.0f} on {n_cores} cores: check again when it is lower)"
 
     async def _seen_us(self, subject: str, said_us: float) -> float | Lost:
         """Return the time of one call, from a burst: the request itself is short against it."""
