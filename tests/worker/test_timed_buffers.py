@@ -12,6 +12,7 @@ from kernel_lsp.worker.gpu.run import BoundRun, _step_of
 from kernel_lsp.worker.timing import subject
 from kernel_lsp.worker.timing.baseline import reference_subject
 from kernel_lsp.worker.timing.candidate import operator_call
+from kernel_lsp.worker.timing.rounds import SUBJECTS, prepare_probe
 
 
 def test_large_buffers_are_one_set() -> None:
@@ -123,3 +124,14 @@ def test_a_loss_has_the_gradient_of_a_training_step() -> None:
     request = {**REFERENCE, "source": source, "direction": "backward", "gradients": ["x"]}
     reference_subject(request, inputs, "eager", None, written_bytes=16).arm(0)()
     assert inputs["x"].gradient == 1.0  # type: ignore[attr-defined]  # set by the hook
+
+
+def test_a_process_whose_generator_raises_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a capture that failed on an H200: "Offset increment outside graph capture encountered unexpectedly"."""
+
+    def refused(*_: Any, **__: Any) -> torch.Tensor:
+        raise RuntimeError("Offset increment outside graph capture encountered unexpectedly.")
+
+    monkeypatch.setattr(torch, "rand", refused)
+    assert prepare_probe({"subject": "probe", "device": "cpu", "method": subject.STREAM})["status"] == "ready"
+    del SUBJECTS["probe"]
