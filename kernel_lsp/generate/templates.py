@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernel_lsp.core.expression import Binary, Unary
 from kernel_lsp.core.plan import LibraryStep
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.codegen.attention import (
@@ -20,7 +18,7 @@ from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes, whole_sizes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
-from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, by_size
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul, thread_rows
 from kernel_lsp.generate.codegen.products.matmul import TiledRenderer, TileSchedule, is_valid_tile_schedule
 from kernel_lsp.generate.codegen.products.register_tiles import (
@@ -330,11 +328,10 @@ class GroupRenderer:
         self, main: RenderedKernel, group: ScanGroup, schedule: ScanSchedule, name: str
     ) -> tuple[RenderedKernel, RenderedKernel]:
         """Return a kernel with packs where they divide the rows, and one with single elements for all other sizes."""
-        divides_evenly = main.conditions[0]
         single = single_element_schedule(group, schedule, self.workload)
         other = self.new_kernel(f"{name}_any_size", scan.LOCAL_NAMES)
         rest = render_scan(other, group, single, scan_comment(group, single))
-        return replace(main, conditions=(), when=divides_evenly), replace(rest, when=Unary("not", divides_evenly))
+        return by_size(replace(main, conditions=main.conditions[:1]), rest)
 
     def _scatter(self, group: ScatterGroup, name: str) -> RenderedGroup:
         if group.kind == "sum" and group.tensor.dtype not in ATOMIC_TYPES:
@@ -399,11 +396,9 @@ class GroupRenderer:
         main, fits = render_selection(kernel, rows, schedule), order.fitting(kernel, rows)
         if not main.conditions:
             return RenderedGroup((replace(main, conditions=fits),))
-        holds = functools.reduce(functools.partial(Binary, "and"), main.conditions)
         other = self.new_kernel(f"{name}_any_size", selection.LOCAL_NAMES)
         rest = render_selection(other, rows, SelectionSchedule(schedule.threads, 1, 4))
-        both = replace(main, when=holds), replace(rest, when=Unary("not", holds))
-        return RenderedGroup(tuple(replace(kernel, conditions=fits) for kernel in both))
+        return RenderedGroup(tuple(replace(kernel, conditions=fits) for kernel in by_size(main, rest)))
 
     def _elementwise(self, group: ElementwiseGroup, name: str) -> RenderedGroup:
         pixels = boxed.over_pixels(group) if self.threads is None else None
@@ -477,8 +472,14 @@ class GroupRenderer:
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
         group = with_lines(group, chosen.schedule.vector, self.workload)
         renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else OnlineRowRenderer
-        text = renderer(kernel, group, chosen.schedule).render(row_comment(group, chosen.schedule))
-        return RenderedGroup((text,), is_valid=chosen.is_valid)
+        comment = row_comment(group, chosen.schedule)
+        whole = chooser.for_whole_rows(chosen.schedule)
+        if whole is None:
+            return RenderedGroup((renderer(kernel, group, chosen.schedule).render(comment),), is_valid=chosen.is_valid)
+        other = self.new_kernel(f"{name}_any_size", rows.LOCAL_NAMES)
+        other.quick_type = kernel.quick_type
+        rest = renderer(other, group, chosen.schedule).render(comment)
+        return RenderedGroup(by_size(renderer(kernel, group, whole).render(comment), rest), is_valid=chosen.is_valid)
 
     def _line_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *line_rows.LOCAL_NAMES))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.generate.codegen.helpers import HELPERS, HelperUse, render_helpers
+from kernel_lsp.generate.schedule import row_choices
 from tests.generate.harness import check, plan_text, run, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
@@ -328,3 +329,36 @@ def test_rows_whose_results_read_weights_have_more_threads() -> None:
         inputs = [tensor("x", 16384, n_columns), tensor("w", n_columns)]
         found = plan_text(f"def f(x, w): return F.layer_norm(x, w.shape, {weight})", inputs=inputs).render({})
         assert f"f<<<B, {threads}>>>(" in found
+
+
+@pytest.mark.parametrize("blocks", [4, 64])
+def test_rows_of_the_captured_length_have_a_kernel_without_bounds_checks(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_choices, "MIN_WHOLE_ELEMENTS", 1)
+    schedule = {"f.cached": 1, "f.blocks": blocks, "f.threads": 64, "f.vector": 2}
+    length = 16384
+    checked = check(
+        "def f(x, weight, bias): return F.layer_norm(x, weight.shape, weight, bias)",
+        inputs=[tensor("x", 3, length), tensor("weight", length), tensor("bias", length)],
+        schedule=schedule,
+        families=("normal", "constant_rows", "special_nan"),
+        sizes=({}, {"D": length - 2}, {"D": 6}, {"B": 1}),
+    )
+    whole, rest = checked.plan.forward.steps
+    assert f"== {length}" in str(whole.condition)
+    assert f"not D == {length}" in str(rest.condition)
+    before, _, after = checked.text.partition(" f_any_size(")
+    assert "if (pack < " not in before.split("__global__")[1]
+    assert "if (pack < " in after
+
+
+def test_rows_of_f32_in_registers_leave_the_l2_cache_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_choices.RowChooser._is_large, "__defaults__", (1 << 12,))
+    inputs = [tensor("x", 3, 1024)]
+    checked = check(
+        "def f(x): return x.softmax(-1)", inputs=inputs, families=SPECIAL, sizes=({}, {"D": 1020}, {"D": 4})
+    )
+    assert "x_row[item] = load_kept(&packs<4>(x)[" in checked.text
+    early = check("def f(x): return x.softmax(-1)", inputs=inputs, schedule={"f.streaming": 1})
+    assert "load_kept(" not in early.text

@@ -309,10 +309,13 @@ __device__ inline void copy_past_l1(Pack<T, N>* target, const Pack<T, N>* source
 }
 
 //@ load_kept
-// Loads what later rows use again; it leaves the L2 cache last. Volatile: it must not move before its bounds check.
+// Loads what leaves the L2 cache last. Volatile: it must not move before its bounds check.
 template <typename T, int N>
 __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
     static_assert(sizeof(Pack<T, N>) == 16, "one load moves 16 bytes");
+#if __CUDA_ARCH__ < 800
+    return *pointer;
+#else
     unsigned long long policy;
     union {
         Pack<T, N> pack;
@@ -323,6 +326,7 @@ __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
                  : "=r"(bits.words.x), "=r"(bits.words.y), "=r"(bits.words.z), "=r"(bits.words.w)
                  : "l"(pointer), "l"(policy));
     return bits.pack;
+#endif
 }
 
 //@ byte_quotient

@@ -6,13 +6,14 @@ dims; rendered it is a text with its launch.
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Constant, Expression, Name, free_names
+from kernel_lsp.core.expression import Binary, Constant, Expression, Name, Unary, free_names
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse, with_called
@@ -128,6 +129,12 @@ def function_text(comment: str, signature: str, parameters: Sequence[KernelParam
 def argument_of(parameter: KernelParameterText) -> Expression:
     """Return the plan's argument for a parameter."""
     return Name(parameter.argument) if isinstance(parameter.argument, str) else parameter.argument
+
+
+def by_size(main: RenderedKernel, rest: RenderedKernel) -> tuple[RenderedKernel, RenderedKernel]:
+    """Return `main` for sizes that meet its conditions, and `rest` for all others."""
+    holds = functools.reduce(functools.partial(Binary, "and"), main.conditions)
+    return replace(main, conditions=(), when=holds), replace(rest, when=Unary("not", holds))
 
 
 def blocks_of(n_items: Index, per_block: int) -> Expression:

@@ -33,6 +33,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     L2_BYTES,
     LARGE_BYTES,
     LARGE_PACKED_BYTES,
+    LATE,
     LATE_THREADS,
     LONG_BYTES,
     MAX_COLUMN_BLOCK,
@@ -46,6 +47,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     MIN_READ_ONCE_COLUMNS,
     MIN_READ_ONCE_ROWS,
     MIN_SHARED_COLUMNS,
+    MIN_WHOLE_ELEMENTS,
     ONLINE_THREADS,
     PLAIN_THREADS,
     PORTABLE_CLUSTER,
@@ -86,8 +88,7 @@ class RowChooser:
         def pick(what: str, values: Sequence[int], default: int, description: str) -> int:
             return self.choices.pick_int(f"{kernel}.{what}", values, default, description)
 
-        default_cached = default.cached + default.held
-        how = pick("cached", self._cache_values(), default_cached, "keep the row in registers; 2: on chip")
+        how = pick("cached", self._cache_values(), default.n_kept, "keep the row in registers; 2: on chip")
         picked = RowSchedule(
             pick("threads", threads_values, default.threads, "threads of a block that share a row"),
             pick("rows", rows_values, default.rows, "rows per block"),
@@ -95,12 +96,15 @@ class RowChooser:
             how > 0,
             pick("blocks", self._block_values(), default.blocks, "blocks that share a row"),
             held=how == HELD,
-            streaming=bool(pick("streaming", (0, 1), int(default.streaming), "evict early what is used once")),
-            online=bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass")),
         )
+        evictions = (0, 1, LATE) if self.group.is_column_contiguous and self.widest == 4 else (0, 1)
+        eviction = pick(
+            "streaming", evictions, default.eviction, "evict early what is used once; 2: evict kept rows late"
+        )
+        online = bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass"))
+        picked = replace(picked, streaming=eviction == 1, evicts_late=eviction == LATE, online=online)
         batches = self._batch_values(picked)
-        default_batch = min(default.batch, batches[-1])
-        batch = pick("batch", batches, default_batch, "packs that are loaded before any is used")
+        batch = pick("batch", batches, min(default.batch, batches[-1]), "packs that are loaded before any is used")
         picked = self._with_items(self._with_teams(replace(picked, batch=batch)))
         values = (0, 1) if self._can_stage(picked) else (0,)
         default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
@@ -187,8 +191,7 @@ class RowChooser:
         if not schedule.is_grid or not is_cached or not kept or self.group.row.extent.constant == 1:
             return False
         pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
-        n_items = -(-self.n_columns // (schedule.vector * schedule.stride))
-        n_bytes = n_items * schedule.threads * sum(pack_bytes)
+        n_bytes = -(-self.n_columns // (schedule.vector * schedule.stride)) * schedule.threads * sum(pack_bytes)
         fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
         return fits and schedule.vector > 1 and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
 
@@ -354,6 +357,13 @@ class RowChooser:
         """Return True unless blocks need a cluster and the GPU has none."""
         return blocks > MAX_CLUSTER or self.workload.capability >= HOPPER
 
+    def for_whole_rows(self, schedule: RowSchedule) -> RowSchedule | None:
+        """Return the schedule of a variant for rows of the captured length, where that is open, blocks share a row, and
+        all threads keep as many packs of it; None for small tensors, whose kernels may share a launch."""
+        is_shared = schedule.blocks > 1 and self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
+        is_whole = is_shared and schedule.items and schedule.capacity == self.n_columns and not self.group.line
+        return replace(schedule, is_whole=True) if is_whole else None
+
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
         if not schedule.cached or self.group.column.extent.constant is not None:
@@ -387,7 +397,8 @@ class RowChooser:
         is_crowded = schedule.threads == 1024 and len(self._kept()) > 1  # two rows, and work, in 64 registers
         if n_passes(self.group) == 1 or (is_open and not self._is_large()) or is_faster_online or is_crowded:
             return schedule
-        cached = self._with_items(replace(schedule, cached=True))
+        is_late = self.group.is_column_contiguous and self.widest == 4 and schedule.threads > WARP and self._is_large()
+        cached = self._with_items(replace(schedule, cached=True, evicts_late=is_late))
         return cached if self._is_possible(cached) else schedule
 
     def _default_width(self) -> int:

@@ -17,7 +17,7 @@ from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
-def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
+def _read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
     """Return the tensors of which every row reads the same elements."""
     if group.row.extent.constant == 1:
         return frozenset()
@@ -33,6 +33,14 @@ def read_once(group: RowGroup, schedule: RowSchedule) -> frozenset[Tensor]:
         return frozenset()
     is_one = group.row.extent.constant == 1
     return frozenset(read.tensor for read in _reads_of_columns(group) if group.row in read.variables or is_one)
+
+
+def read_late(group: RowGroup, schedule: RowSchedule) -> frozenset[Tensor]:
+    """Return the tensors whose lines the L2 cache should evict last: what all rows of a grid read, or the rows that a
+    block keeps in registers."""
+    if schedule.evicts_late and schedule.cached and schedule.blocks == 1:
+        return read_once(group, schedule)
+    return _read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset()
 
 
 def _reads_of_columns(group: RowGroup) -> list[Access]:

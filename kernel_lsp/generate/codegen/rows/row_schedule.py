@@ -39,10 +39,12 @@ class RowSchedule:
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
     row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `held` keeps what
     later passes need of the first one, not the row, in registers and shared memory of blocks that share it. `streaming`
-    evicts early what is used once. `online` computes pairs of dependent reductions in one pass over memory.
-    `reads_first` loads a thread's first element of a row before any computation. Where a row is made of lines whose
-    sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a line. Where one
-    pass finds the pairs of a row, a thread loads `batch` packs before it computes any.
+    evicts early what is used once; `evicts_late` evicts the row last that a block keeps in registers. `online` computes
+    pairs of dependent reductions in one pass over memory. `reads_first` loads a thread's first element of a row before
+    any computation. `is_whole` marks a variant for rows of `capacity` columns, where no pack needs a bounds check.
+    Where a row is made of lines whose sums are wanted, a block has `lines` of them, one after the other, and `items`
+    are the packs of a line. Where one pass finds the pairs of a row, a thread loads `batch` packs before it computes
+    any.
     """
 
     threads: int
@@ -60,6 +62,8 @@ class RowSchedule:
     lines: int = 0
     held: bool = False
     batch: int = 1
+    is_whole: bool = False
+    evicts_late: bool = False
 
     @property
     def is_grid(self) -> bool:
@@ -70,6 +74,25 @@ class RowSchedule:
     def stride(self) -> int:
         """Return the number of threads that share a row, over all blocks."""
         return self.threads * self.blocks
+
+    @property
+    def n_kept(self) -> int:
+        """Return the value of the knob `cached`."""
+        return self.cached + self.held
+
+    @property
+    def eviction(self) -> int:
+        """Return the value of the knob `streaming`."""
+        return 2 if self.evicts_late else int(self.streaming)
+
+    @property
+    def capacity(self) -> int:
+        """Return the columns that the `items` packs of all threads of a row have."""
+        return self.items * self.stride * self.vector
+
+    def columns_of(self, group: RowGroup) -> int | None:
+        """Return the number of columns where the kernel is for one."""
+        return self.capacity if self.is_whole else group.column.extent.constant
 
 
 def n_column_sum_blocks(n_columns: int, itemsize: int) -> int:

@@ -24,7 +24,7 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
 from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
-from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, read_by_all_rows, read_once
+from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, read_late, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
@@ -59,7 +59,7 @@ class RowRenderer:
             schedule.vector,
             read_once(group, schedule) if schedule.streaming else frozenset(),
             schedule.streaming,
-            read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset(),
+            read_late(group, schedule),
             group.line or total,
         )
         self.cache = self._new_cache()
@@ -252,7 +252,7 @@ class RowRenderer:
 
     def _count(self) -> str:
         """Return the number of columns as a float."""
-        size = self.kernel.size("n_columns", self.group.column.extent)
+        size = self._n_columns()
         return f"{size}.0f" if size.isdigit() else f"(float){size}"
 
     def _bind(self, entry: RowReduction, text: Text) -> None:
@@ -290,9 +290,9 @@ class RowRenderer:
         stride = self.schedule.stride
         lane = self._column_lane()
         kernel_type = self.kernel.index_type
-        name = self.packing.pack.name
         if self.schedule.cached:
-            return self._open_unrolled(name, lane, limit)
+            return self._open_unrolled(self.packing.pack.name, lane, limit)
+        name = self.packing.pack.name
         step = f"{name} += {stride}" if stride > 1 else f"++{name}"
         if not self.group.is_column_contiguous or stride > WARP or (self.pairs and stride == WARP):
             self.scope.line("#pragma unroll 4")
@@ -311,8 +311,7 @@ class RowRenderer:
         return False
 
     def _open_unrolled(self, name: str, lane: str, limit: str) -> Scope:
-        stride = self.schedule.stride
-        n_items = self._n_items()
+        stride, n_items = self.schedule.stride, self._n_items()
         item = self.scope.unroll(f"for (int item = 0; item < {n_items}; ++item)")
         item.declare_if_used(name, f"const int {name} = item * {stride} + {lane};")
         item.define(self.packing.pack, name)
@@ -320,8 +319,11 @@ class RowRenderer:
             return item
         return item.open(f"if ({name} < {limit})", closes_this=True)
 
+    def _n_columns(self) -> str:
+        return str(self.schedule.columns_of(self.group) or self.kernel.size("n_columns", self.group.column.extent))
+
     def _limit(self) -> str:
-        size = self.kernel.size("n_columns", self.group.column.extent)
+        size = self._n_columns()
         if self.schedule.vector == 1:
             return size
         return str(int(size) // self.schedule.vector) if size.isdigit() else f"{size} / {self.schedule.vector}"
@@ -338,8 +340,9 @@ class RowRenderer:
         conditions = divisible(self.group.line or extent, self.schedule.vector)
         if not self.schedule.items:
             return conditions
-        capacity = self.schedule.items * self.schedule.stride * self.schedule.vector
-        return (*conditions, Binary("<=", to_expression(extent), Constant(capacity)))
+        is_whole, capacity = self.schedule.is_whole, Constant(self.schedule.capacity)
+        bound = Binary("==" if is_whole else "<=", to_expression(extent), capacity)
+        return (bound,) if is_whole else (*conditions, bound)
 
     def _column_lane(self) -> str:
         if self.schedule.threads == 1:
@@ -471,8 +474,7 @@ class RowRenderer:
         if not stores:
             return
         scope = self.scope
-        condition = self._leader_condition()
-        inner = scope.open(f"if ({condition})") if condition else scope
+        inner = scope.open(f"if ({condition})") if (condition := self._leader_condition()) else scope
         texts = inner.values([store.scalar for store in stores])
         for store, text in zip(stores, texts, strict=True):
             offset = inner.offset(store.tensor, store.index).text

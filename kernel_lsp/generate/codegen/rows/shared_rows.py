@@ -14,7 +14,6 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair
-from kernel_lsp.generate.codegen.elements.packs import find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.rows.online_rows import bounded
@@ -25,11 +24,10 @@ from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers, find_pairs
 from kernel_lsp.generate.ir.index import as_index
-from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
+from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
-LINE_BYTES = 128
 SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
 
 
@@ -243,7 +241,7 @@ class SharedRowRenderer(RowRenderer):
     def _count_of_warps(self, entries: Sequence[RowReduction]) -> str:
         """Return the number of columns of a warp where a block combines both sums of a variance at once; nothing where
         it combines one after the other."""
-        constant = self.group.column.extent.constant
+        constant = self.schedule.columns_of(self.group)
         firsts = [pair.first for pair in self.pairs if pair.kind == "moments"]
         if constant is None or constant % (self.schedule.stride * self.schedule.vector):
             return ""
@@ -253,7 +251,7 @@ class SharedRowRenderer(RowRenderer):
 
     def _part_count(self) -> str:
         """Return the number of columns of this block as a float, at least 1."""
-        constant = self.group.column.extent.constant
+        constant = self.schedule.columns_of(self.group)
         if constant is not None and constant % (self.schedule.stride * self.schedule.vector) == 0:
             return f"{constant // self.schedule.blocks}.0f"
         helper = self.kernel.use("share_of")
@@ -265,31 +263,6 @@ class SharedRowRenderer(RowRenderer):
         """Return True for the last of several passes over memory: the L2 cache still has what the one before read last,
         and a pass forward would evict that before it comes there."""
         return not self.schedule.cached and self.level == self.levels - 1 > 0
-
-    def _fills_ahead(self) -> bool:
-        return super()._fills_ahead() or bool(self._prefetched())
-
-    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
-        """Load the row, and prefetch the reads of later passes, so that memory is busy while blocks wait for each
-        other."""
-        super()._fill_cache(scalars)
-        wanted = [] if self._is_ahead else self._prefetched()
-        for size in sorted({access.dtype.itemsize for access in wanted}):
-            per_line = max(1, LINE_BYTES // (size * self.schedule.vector))
-            with self._open_loop() as inner, inner.open(f"if (threadIdx.x % {per_line} == 0)") as once:
-                for access in wanted:
-                    if access.dtype.itemsize == size:
-                        source = replace(self.packing, streamed=frozenset()).memory(once, access)
-                        once.line(f"{self.kernel.use('prefetch')}(&{source});")
-
-    def _prefetched(self) -> list[Access]:
-        """Return the reads of a single row that later passes make and no register keeps."""
-        if not self.schedule.cached or self.schedule.vector == 1 or self.group.row.extent.constant != 1:
-            return []
-        later = [store.scalar for level, store in self.group.stores if level > 0]
-        packed = find_packed([self._over_packs(scalar) for scalar in later], self.packing)
-        kept = {access.tensor for access in self.cache.shared_reads()}
-        return [access for access in packed if access.tensor not in kept and self.packing.pack in access.variables]
 
     def _parts(self, entry: RowReduction) -> str:
         """Declare the storage of the partial results of a row's blocks; return a pointer to it."""
