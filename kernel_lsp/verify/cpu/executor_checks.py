@@ -60,6 +60,10 @@ MAX_SCREENED_INSTRUCTIONS = 4 * SCREEN_LIMITS.max_instructions
 """Instructions of a kernel's text, each once for each thread, from which no screen ends within its limit. Warps may
 have parts of their own: attention in f32 has 290 to 1400 million at the smallest size and runs half of them. Screens of
 nine candidates took 7 to 9 s each, and none had an answer (32 cores, 2026-11-30)."""
+MAX_RUN_OPERATIONS = 10_000_000_000
+"""Operations of PyTorch at the smallest size from which no run beside a GPU ends: no code has hundreds of them in an
+instruction of a thread. ResNet101 has 79 billion, DenseNet201 57: four executors loaded the former's code and ran into
+limits, 78 s of processors beside the GPU (32 cores, 2026-11-30)."""
 BRIEF_INSTRUCTIONS = 2 * SCREEN_LIMITS.max_instructions
 """Maximum of these instructions for a case that ends within the screen's limit, if warps have parts of their own."""
 _ENTRY = re.compile(r"\.entry (\w+)")
@@ -137,6 +141,9 @@ async def screen(
     `wait_s` bounds a run of threads that may wait; where it is short there is no other run of that case."""
     if refused := _refused(kernel):
         return refused
+    if is_too_long_to_run(kernel.prepared.task, kernel.plan, kernel.gpu):
+        kernel.progress.notes.append(f"{kernel.name}: {NOT_SCREENED}: its smallest size is too long for the executor")
+        return None
     started, n_run = time.monotonic(), 0
     is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.cpu_s
     brief = _brief_case(kernel)
@@ -212,6 +219,11 @@ def is_too_long_to_screen(task: Task, plan: Plan, built: Built, gpu: GpuSpec) ->
         or _n_written_instructions(built, bound) > MAX_SCREENED_INSTRUCTIONS
         for case, bound in screened_cases(plan)[:1]
     )
+
+
+def is_too_long_to_run(task: Task, plan: Plan, gpu: GpuSpec) -> bool:
+    """Check whether no run of a candidate ends within the limits beside a GPU, at any size."""
+    return any(n_operations(task, case, gpu) > MAX_RUN_OPERATIONS for case, _ in screened_cases(plan)[:1])
 
 
 def _n_written_instructions(built: Built, bound: BoundOperation) -> int:

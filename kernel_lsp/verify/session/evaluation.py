@@ -41,6 +41,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
     WAITING_LIMITS,
     check,
     estimate,
+    is_too_long_to_run,
     is_too_long_to_screen,
     rank,
     screen,
@@ -190,6 +191,13 @@ class Evaluation:
         task, gpu = self._by.task, self._by.platform.gpu
         return any(is_too_long_to_screen(task, plan, self._built, gpu) for plan in self._plans.values())
 
+    def _is_too_long_to_run(self) -> bool:
+        """Check whether a GPU runs what no executor can."""
+        task, gpu = self._by.task, self._by.platform.gpu
+        return self._by.gpu_checks is not None and any(
+            is_too_long_to_run(task, plan, gpu) for plan in self._plans.values()
+        )
+
     def _first_looks(self) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate
         for the first time. A full check of one that ran there has them beside its cases, another measurement none."""
@@ -199,7 +207,7 @@ class Evaluation:
     def _other_looks(self) -> list[Look]:
         """Return the longer checks, which no GPU has to wait for."""
         looks: list[Look] = []
-        if self._is_loaded:
+        if self._is_loaded and not self._is_too_long_to_run():
             loaded = partial(self._loaded, self._built)
             # Without a GPU the check of all cases begins with estimates.
             checks: list[tuple[Check, str]] = [(estimate, NOT_ESTIMATED)] if self._by.gpu_checks is not None else []

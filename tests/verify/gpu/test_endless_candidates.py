@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_lsp.core.verdict import Correct, Crashed, Rejected, TimedOut
+from kernel_lsp.ptx.executor import PtxExecutor
 from kernel_lsp.verify.cpu import executor_checks
 
 from .fake_sessions import TEXT, install, verdict
@@ -80,6 +82,29 @@ async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_bes
     assert "executor" not in ranked.stages_s
     found = await verdict(tmp_path, with_loop("volatile int go_on = 1; while (go_on) {}"))
     assert isinstance(found.outcome, Rejected)
+
+
+async def test_what_no_executor_ends_is_loaded_once_to_find_endless_loops_and_left_to_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    for name in ("load", "run"):
+        real = getattr(PtxExecutor, name)
+
+        def counted(*given: Any, name: str = name, real: Any = real, **more: Any) -> Any:
+            called.append(name)
+            return real(*given, **more)
+
+        monkeypatch.setattr(PtxExecutor, name, counted)
+    monkeypatch.setattr(executor_checks, "MAX_RUN_OPERATIONS", -1)
+    found = await verdict(tmp_path)
+    assert isinstance(found.outcome, Correct)
+    assert called == ["load"]
+    assert [note for note in found.notes if "screened" in note] == [
+        "affine: not screened for races and stray accesses: its smallest size is too long for the executor"
+    ]
+    endless = await verdict(tmp_path, with_loop("volatile int go_on = 1; while (go_on) {}"))
+    assert isinstance(endless.outcome, Rejected)
 
 
 async def test_a_kernel_of_long_blocks_is_screened_where_it_has_the_fewest(
