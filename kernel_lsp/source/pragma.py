@@ -238,6 +238,8 @@ def dtype_of(spelled: str) -> DType | None:
 
 
 def _suggest_dtype(spelled: str) -> str:
+    if re.fullmatch(r"c\d+|complex\d*", spelled):
+        return "complex numbers are not supported"
     near = difflib.get_close_matches(spelled, list(DType), n=1)
     return f"did you mean {near[0]}?" if near else f"there are {' '.join(DType)}"
 

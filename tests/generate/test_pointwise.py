@@ -113,6 +113,7 @@ def test_other_floating_types_are_computed_in_float_or_double(dtype: str) -> Non
 
 def test_tensors_made_of_nothing() -> None:
     calls = "torch.arange(x.shape[1]) * 2 + 1, torch.full_like(x, 3.5), torch.zeros_like(x) + x, x.tril(), x.triu(1)"
+    calls += ", torch.special.xlogy(x.abs(), 2.0)"  # a number as `prims.scalar_tensor`
     check(f"def f(x): return {calls}", inputs=[tensor("x", 7, 9)], sizes=({}, {"B": 3}))
 
 

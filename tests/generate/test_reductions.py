@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from kernel_lsp.generate import row_splits
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import check, plan_text, run, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
 
@@ -21,6 +22,13 @@ def test_sums_over_any_dims(dim: str) -> None:
 def test_distances_of_all_pairs_of_rows(order: str) -> None:
     text = f"def f(x): return torch.pdist(x, {order})"
     check(text, inputs=[tensor("x", 33, 16)], sizes=({}, {"B": 2}, {"B": 70, "D": 5}))
+
+
+def test_a_row_has_no_distance_from_itself() -> None:
+    """By products it had 0.01, and PyTorch another rounding: no kernel of `cdist` of one tensor was verified."""
+    checked = check("def f(x): return torch.cdist(x, x)", inputs=[tensor("x", 30, 300)], families=("normal", "uniform"))
+    x = np.random.default_rng(0).random((30, 300), np.float32)
+    assert (np.diagonal(run(checked, {"x": x})["out"]) == 0).all()
 
 
 @pytest.mark.parametrize("dims", ["-1, True", ""])

@@ -146,6 +146,7 @@ def test_empty_tensors_are_allowed(check) -> None:
 
 
 def test_an_unknown_dtype_is_refused(check_error) -> None:
+    check_error("# kernel-lsp: x=c64[4]\ndef f(x): pass", 1, "complex numbers are not supported", "x=f32[")
     check_error("# kernel-lsp: x=f33[4]\ndef f(x): pass", 1, "no dtype 'f33' for 'x': did you mean", "x=f32[")
 
 

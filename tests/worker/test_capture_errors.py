@@ -143,6 +143,16 @@ def test_an_input_changed_in_place() -> None:
     assert "changed in place" in fails("def f(x):\n    x[:, 0] = 0\n    return x", line="x[:, 0] = 0")
 
 
+def test_a_conversion_to_numpy_is_named() -> None:
+    text = "def f(x):\n    return torch.from_numpy(x.numpy() * 2)"
+    assert "converts a tensor to NumPy" in fails(text, line="numpy")
+
+
+def test_an_operator_with_side_effects_is_named() -> None:
+    text = "def f(x):\n    return torch.linalg.solve(x @ x.T, x)"
+    assert "aten._linalg_check_errors.default has side effects" in fails(text, line="solve")
+
+
 def test_complex_numbers() -> None:
     assert "complex" in fails("def f(x):\n    return torch.fft.fft(x).abs()", line="fft")
     text = "def f(x):\n    return x.abs()\n\n\ndef get_inputs():\n    return [torch.ones(2, dtype=torch.complex64)]"

@@ -52,6 +52,9 @@ def _scalar_tensor(call: Call) -> Tensor:
     return _filled(call, call.scalar(0, "s", call.dtype()))
 
 
+RULES["prims.scalar_tensor.default"] = _scalar_tensor
+
+
 @lowers("arange")
 def _arange(call: Call) -> Tensor:
     overload = call.node.op.rsplit(".", 1)[-1]

@@ -142,6 +142,14 @@ class Attempt:
                 line=at or line,
                 next_step="use torch.where or a mask, or name a smaller target without this branch",
             )
+        if ".numpy() is not supported" in str(error):
+            where, at = user_place(error, file)
+            return TargetFailure(
+                "the code converts a tensor to NumPy, which no kernel can compute with",
+                file=where,
+                line=at or line,
+                next_step="use PyTorch's operators instead, or leave this step outside the target",
+            )
         return raised_by_user(
             error,
             "running the target on its inputs",

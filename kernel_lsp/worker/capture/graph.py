@@ -111,6 +111,9 @@ class GraphReader:
 
     def _node(self, node: Any, op: str, user_name: str | None) -> dict[str, Any]:
         if not isinstance(node.target, torch._ops.OpOverload):
+            if op == "with_effects":
+                message = f"{node.args[1]} has side effects, such as an error for some values: no kernel can do it"
+                raise self._failure(node, message, "leave this call outside the target")
             raise self._failure(node, f"the operator {op} is not an ATen operator")
         source = self._sources.of(node)
         op, arguments = _canonical(op, list(node.args))

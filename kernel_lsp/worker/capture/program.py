@@ -309,12 +309,20 @@ def user_outputs(exported: Any) -> list[Any]:
     return [result for result, kind in zip(results, kinds) if kind == "USER_OUTPUT"]
 
 
+WITHOUT_PRODUCT = 2
+"""PyTorch's mode of `cdist` that subtracts rows. By products, a distance of 0 is the root of a difference: 0.01."""
+
+
+def _distances(left: torch.Tensor, right: torch.Tensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
+    return torch.ops.aten._cdist_forward(left, right, p, WITHOUT_PRODUCT)
+
+
 @functools.cache
 def decompositions() -> dict[Any, Any]:
     """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time. Listing
     them takes as long as decomposing a small graph: once for all exports of a capture, as the user's code may add
     operators before the next."""
-    table = torch.export.default_decompositions()
+    table = {**torch.export.default_decompositions(), torch.ops.aten.cdist.default: _distances}
     return {operator: rule for operator, rule in table.items() if operator not in RECURRENT}
 
 
