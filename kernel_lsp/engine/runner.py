@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from kernel_lsp.core.event import CandidateVerified
 from kernel_lsp.core.model import Noun
 from kernel_lsp.engine.inferred import infer
 from kernel_lsp.engine.messages import (
@@ -29,6 +30,8 @@ from kernel_lsp.engine.messages import (
     JobRequest,
     ModelAsked,
     ModelDropped,
+    Optimize,
+    OptimizeLines,
     Problem,
     ProblemKind,
     TakeVerified,
@@ -46,6 +49,9 @@ NICENESS = 4
 """Scheduling priority: below the editor and its server, inherited by child processes. A job has 0.4 of the
 share of a normal process. At 10 it has 0.1: less than 4 % of a core beside five busy processes on two cores. Shapes
 are inferred at normal priority: a person waits for the prompt, and it takes 5 s of a processor."""
+AWAITED_NICENESS, AWAITED_S = 1, 120.0
+"""Priority of a run while a person waits for its first verified kernel, and for how many seconds at most: with 0.8 of
+a normal share. At 4 that kernel came 105 s after the prompt beside a load of 10 on two cores."""
 WORK = "kernel_lsp.engine.work"
 """The module that runs, checks and estimates: importing it takes 1.5 s of a processor."""
 _JOB_REQUEST: TypeAdapter[JobRequest] = TypeAdapter(JobRequest)
@@ -70,21 +76,28 @@ def main() -> int:
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         stdin = await open_stdin()
-        calls = EditorModelCalls(lambda news: write_line(stdout, RunnerLine(event=news)))
+        priority = Priority()
+
+        def tell(news: JobNews) -> None:
+            if isinstance(news, CandidateVerified):
+                priority.lower()
+            write_line(stdout, RunnerLine(event=news))
+
+        calls = EditorModelCalls(tell)
         async with StartAhead() as ahead:
             request = _JOB_REQUEST.validate_json(await stdin.readline())
             if isinstance(request, InferInputs):
                 importing = Thread(target=importlib.import_module, args=(WORK,), daemon=True)
                 importing.start()  # while the worker tries shapes
                 write_line(stdout, await _outcome(request, calls, ahead))
-                step_back(NICENESS)
                 importing.join()
                 line = await stdin.readline()
                 if not line:
                     return
                 request = _JOB_REQUEST.validate_json(line)
+                priority.begin(request)
             else:
-                step_back(NICENESS)
+                priority.begin(request)
             listening = asyncio.create_task(calls.listen(stdin))
             try:
                 write_line(stdout, await _outcome(request, calls, ahead))
@@ -96,6 +109,27 @@ def main() -> int:
     except (asyncio.CancelledError, BrokenPipeError, KeyboardInterrupt):
         return EXIT_ENDED
     return EXIT_OK
+
+
+class Priority:
+    """The scheduling priority of this process and its children: lowered in one step, or in two where somebody waits."""
+
+    def __init__(self) -> None:
+        self._niceness = 0
+
+    def begin(self, request: JobRequest) -> None:
+        """Step back by what the request allows."""
+        if not isinstance(request, Optimize | OptimizeLines):
+            self.lower()
+            return
+        self.lower(AWAITED_NICENESS)
+        asyncio.get_running_loop().call_later(AWAITED_S, self.lower)
+
+    def lower(self, niceness: int = NICENESS) -> None:
+        """Step back to this niceness, once."""
+        if niceness > self._niceness:
+            step_back(niceness - self._niceness)
+            self._niceness = niceness
 
 
 async def _outcome(request: JobRequest, calls: EditorModelCalls, ahead: StartAhead) -> RunnerLine:

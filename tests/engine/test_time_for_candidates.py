@@ -9,7 +9,8 @@ import pytest
 
 from kernel_lsp.core.event import CandidateEvaluated, CandidateVerified, RunFinished
 from kernel_lsp.engine import work
-from kernel_lsp.engine.messages import Optimize
+from kernel_lsp.engine.messages import EstimateTarget, Optimize
+from kernel_lsp.engine.runner import AWAITED_NICENESS, NICENESS, Priority
 
 MODEL = "import torch\n\n# kernel-lsp: x=f32[64, 128]\ndef scale(x: torch.Tensor):\n    return torch.relu(x) * 2.0\n"
 
@@ -61,3 +62,21 @@ async def test_a_verified_kernel_can_be_taken_while_the_search_goes_on(tmp_path:
         assert finished.n_proposed > 2, "the search went on"
         scores = {event.candidate_id: event.score_us for event in after if event.depth == "full"}
         assert scores[finished.candidate_id] <= best * 1.02
+
+
+@pytest.mark.parametrize(
+    ("awaited", "steps"), [(True, [AWAITED_NICENESS, NICENESS - AWAITED_NICENESS]), (False, [NICENESS])]
+)
+async def test_a_run_steps_back_once_its_kernel_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, awaited: bool, steps: list[int]
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr("kernel_lsp.engine.runner.step_back", taken.append)
+    optimize = Optimize(id="1", directory=tmp_path, target="model.py::scale")
+    estimate = EstimateTarget(id="1", directory=tmp_path, target="model.py::scale")
+    priority = Priority()
+    priority.begin(optimize if awaited else estimate)
+    assert taken == steps[:1]
+    priority.lower()
+    priority.lower()
+    assert taken == steps
