@@ -6,6 +6,7 @@ import pytest
 
 from kernel_lsp.generate import row_splits
 from kernel_lsp.generate.codegen.elements import lines
+from kernel_lsp.generate.schedule import element_choices
 from tests.generate.harness import check, plan_text, tensor
 
 FAMILIES = ("normal", "constant_rows", "offset")
@@ -88,6 +89,19 @@ def test_lines_that_share_an_operand_read_it_once(n: int, monkeypatch: pytest.Mo
         sizes=({}, {"B": 1}, {"B": 9}),
     )
     assert f"first_line = blockIdx.x * {n}" in checked.text  # blocks that share the operand are neighbours
+
+
+def test_bytes_that_become_16_bits_leave_the_l2_cache_last_and_their_scale_is_loaded_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(element_choices, "LARGE_BYTES", 1 << 10)
+    inputs = [tensor("q", 6, 2048, dtype="i8", within=(-127, 128)), tensor("scale", 6, 1, dtype="bf16")]
+    schedule = {"f.vector": 8, "f.threads": 64, "f.unroll": 2}
+    text = "def f(q, scale): return q.to(scale.dtype) * scale"
+    checked = check(text, inputs=inputs, schedule=schedule, sizes=({}, {"D": 8}, {"D": 1000}))
+    kernel = checked.text.split("__global__")[1]
+    assert "q_pack[u] = load_kept(&packs<8>(q)[" in kernel
+    assert kernel.index("= float(scale[") < kernel.index("q_pack[u] =")
 
 
 def test_the_last_pass_of_a_shared_row_goes_backward_and_writes_what_needs_no_reduction() -> None:

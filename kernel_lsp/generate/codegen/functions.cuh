@@ -312,19 +312,25 @@ __device__ inline void copy_past_l1(Pack<T, N>* target, const Pack<T, N>* source
 // Loads what leaves the L2 cache last. Volatile: it must not move before its bounds check.
 template <typename T, int N>
 __device__ inline Pack<T, N> load_kept(const Pack<T, N>* pointer) {
-    static_assert(sizeof(Pack<T, N>) == 16, "one load moves 16 bytes");
+    static_assert(sizeof(Pack<T, N>) == 16 || sizeof(Pack<T, N>) == 8, "one load moves 8 or 16 bytes");
 #if __CUDA_ARCH__ < 800
     return *pointer;
 #else
     unsigned long long policy;
     union {
         Pack<T, N> pack;
-        uint4 words;
+        unsigned words[4];
     } bits;
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.words.x), "=r"(bits.words.y), "=r"(bits.words.z), "=r"(bits.words.w)
-                 : "l"(pointer), "l"(policy));
+    if constexpr (sizeof(Pack<T, N>) == 16) {
+        asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=r"(bits.words[0]), "=r"(bits.words[1]), "=r"(bits.words[2]), "=r"(bits.words[3])
+                     : "l"(pointer), "l"(policy));
+    } else {
+        asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                     : "=r"(bits.words[0]), "=r"(bits.words[1])
+                     : "l"(pointer), "l"(policy));
+    }
     return bits.pack;
 #endif
 }

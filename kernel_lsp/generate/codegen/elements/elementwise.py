@@ -35,10 +35,11 @@ LOCAL_NAMES = ("piece", "i", "my_i", "pack", "v", "u", "line", "first_line")
 class ElementwiseSchedule:
     """`threads` per block; each thread does `unroll` packs of `vector` elements, a block's width apart.
 
-    `streaming` marks tensors that are as large as the result, and the result, for early eviction. With a `line_axis`
-    a row of blocks has the dims from that axis on, and the grid's height is the others; with `has_many_lines` the other
-    way round, since no number is too large for a grid's width. With `shares_lines`, a thread does a pack of each of
-    `unroll` lines instead, and loads what they share once; a block has `block_lines` times as many lines.
+    `streaming` marks tensors that are as large as the result, and the result, for early eviction, `evicts_late` the
+    former for late eviction. With a `line_axis` a row of blocks has the dims from that axis on, and the grid's height
+    is the others; with `has_many_lines` the other way round, since no number is too large for a grid's width. With
+    `shares_lines`, a thread does a pack of each of `unroll` lines instead, and loads what they share once; a block has
+    `block_lines` times as many lines.
     """
 
     threads: int
@@ -49,6 +50,7 @@ class ElementwiseSchedule:
     has_many_lines: bool = False
     shares_lines: bool = False
     block_lines: int = 1
+    evicts_late: bool = False
 
     @property
     def width(self) -> int:
@@ -196,6 +198,7 @@ def _packing_of(
         vector,
         _large_inputs(group, n_all) if schedule.streaming else frozenset(),
         schedule.streaming,
+        _large_inputs(group, n_all) if schedule.evicts_late else frozenset(),
         multiple=total if has_lines else None,
     )
     return n_packs, packing
@@ -266,6 +269,7 @@ def _write_unrolled(
     sizes must be multiples of."""
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
+    scope.hoist([store.scalar for store in stores], [packing.pack, packing.lane])
     if packed:
         with _open_guarded(scope, schedule, limit) as inner:
             for access in packed:

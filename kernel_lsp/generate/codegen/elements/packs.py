@@ -128,7 +128,7 @@ class Packing:
         text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
         if access.tensor in self.streamed and self._can_stream(access.dtype):
             return f"{scope.kernel.use('load_once')}(&{text})"
-        if access.tensor in self.kept and access.dtype.itemsize * self.vector == MAX_PACK_BYTES:
+        if access.tensor in self.kept and access.dtype.itemsize * self.vector in (8, MAX_PACK_BYTES):
             return f"{scope.kernel.use('load_kept')}(&{text})"
         return text
 
