@@ -408,3 +408,13 @@ def test_a_size_that_a_weight_settles_is_fixed_and_the_others_stay_free() -> Non
     """
     task = capture_text(text, "Scaled", inputs=[tensor("x", 8, 4, 16)])
     assert [argument.type.shape for argument in task.arguments] == [("B", "T", "16"), ("16",)]
+
+
+def test_distances_of_one_tensor_s_rows_are_no_products() -> None:
+    """Those of two tensors are: by products they are faster."""
+    inputs = [tensor("x", 30, 16), tensor("y", 40, 16)]
+    found = [
+        capture_text(f"def f(x, y):\n    return torch.cdist({given}) + y[:1, :1]", "f", inputs=inputs)
+        for given in ("x, x", "x, y")
+    ]
+    assert [any(op == "mm.default" for op in ops(task.forward)) for task in found] == [False, True]

@@ -313,8 +313,15 @@ WITHOUT_PRODUCT = 2
 """PyTorch's mode of `cdist` that subtracts rows. By products, a distance of 0 is the root of a difference: 0.01."""
 
 
-def _distances(left: torch.Tensor, right: torch.Tensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
-    return torch.ops.aten._cdist_forward(left, right, p, WITHOUT_PRODUCT)
+def _distances(by_products: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the decomposition of `cdist` that subtracts rows where these are those of one tensor."""
+
+    def rule(left: torch.Tensor, right: torch.Tensor, p: float = 2.0, compute_mode: int | None = None) -> Any:
+        if left is right:
+            return torch.ops.aten._cdist_forward(left, right, p, WITHOUT_PRODUCT)
+        return by_products(left, right, p, compute_mode)
+
+    return rule
 
 
 @functools.cache
@@ -322,7 +329,8 @@ def decompositions() -> dict[Any, Any]:
     """Return PyTorch's decompositions except those of recurrent layers, which repeat the step for every time. Listing
     them takes as long as decomposing a small graph: once for all exports of a capture, as the user's code may add
     operators before the next."""
-    table = {**torch.export.default_decompositions(), torch.ops.aten.cdist.default: _distances}
+    table, cdist = torch.export.default_decompositions(), torch.ops.aten.cdist.default
+    table[cdist] = _distances(table[cdist])
     return {operator: rule for operator, rule in table.items() if operator not in RECURRENT}
 
 
