@@ -156,6 +156,7 @@ class RunView:
                 self._count(event)
             case NewBest():
                 self._best = f"best {event.score_us:.3g} us ({event.score_kind})"
+                self._show_best()
             case ModelCalled():
                 self._count_call(event)
             case ProposalDropped():
@@ -208,6 +209,9 @@ class RunView:
         if event.outcome != "replied" and failure not in self._failures:
             self._failures.add(failure)
             self._say(failure)
+        self._show_best()
+
+    def _show_best(self) -> None:
         if self._bar is not None:
             self._progress.update(self._bar, best=self._best + self._cost)
 

@@ -170,6 +170,15 @@ def test_an_extension_without_a_task_is_not_asked_for_a_plan(tmp_path: Path) -> 
     assert "plan" not in ran.stdout + ran.stderr
 
 
+def test_an_extension_that_cannot_run_here_keeps_its_static_findings(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    write(tmp_path, PLAIN + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n", "f.cu")
+    ran = run(tmp_path, "check", "f.cu", "--task", "model.py::scale", "--device", "cpu")
+    assert ran.status == 2
+    assert "no GPU here" in ran.stdout
+    assert "kernel-lsp/KL207" in ran.stdout
+
+
 def test_a_kernel_without_a_task_says_what_to_add(tmp_path: Path) -> None:
     plan = "// kernel-lsp: 1\n// op: f(x: f32[N]) -> (y: f32[N])\n// launch: f<<<1, 32>>>(x, y)\n"
     write(tmp_path, plan + "__global__ void f(const float* x, float* y) { y[0] = x[0]; }\n", "f.cu")

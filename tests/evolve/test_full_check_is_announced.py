@@ -104,3 +104,11 @@ def test_the_command_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
         for event in RUN:
             view.show(event)
     assert SAID.message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_progress_shows_the_last_best() -> None:
+    """The last candidate of a generation may be the best: nothing else of it is counted afterwards."""
+    with RunView() as view:
+        for event in RUN[:3]:
+            view.show(event)
+        assert [task.fields["best"] for task in view._progress.tasks] == ["best 6.5 us (measured)"]

@@ -20,7 +20,14 @@ from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.foreign.check import check_foreign
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
-from kernel_lsp.verify.session.plain_build import check_plain, check_pytorch, check_without_task, is_plain, planned_text
+from kernel_lsp.verify.session.plain_build import (
+    check_plain,
+    check_pytorch,
+    check_without_task,
+    is_plain,
+    planned_text,
+    static_findings,
+)
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
@@ -42,7 +49,10 @@ async def check_kernel(
     if foreign is not None and target is None:
         return check_without_task(text, foreign.kind, kernel.name)
     if foreign is not None:
-        return await check_foreign(kernel, text, foreign, find_task(kernel, None, target, directory), settings, start)
+        asked = find_task(kernel, None, target, directory)
+        verdict = await check_foreign(kernel, text, foreign, asked, settings, start)
+        static = () if kernel.suffix == ".py" else static_findings(text)  # the rules read CUDA
+        return verdict.model_copy(update={"findings": (*verdict.findings, *static)})
     parsed = parse(text)
     candidate = Candidate(text=planned_text(text), origin=Origin(proposer="user", description=str(kernel)))
     if kernel.suffix == ".py":
