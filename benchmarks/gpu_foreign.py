@@ -186,18 +186,18 @@ def write_results(found: list[dict[str, Any]], by_torch_s: float | None, folder:
 
 
 def write_page() -> int:
-    """Write the newest results into the page, between its marks."""
-    tables = {"foreign": seconds_table, "published": published_table}
-    text = PAGE.read_text(encoding="utf-8")
-    text = MARK.sub(lambda found: f"{found[1]}{tables[found[2]](newest(found[2]))}\n{found[3]}", text)
-    PAGE.write_text(text, encoding="utf-8")
+    """Write the newest results into the page, between its marks. A part without results stays as it is."""
+    PAGE.write_text(MARK.sub(_part, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 
-def newest(of: str) -> dict[str, Any]:
-    """Return the results of the last day, which its file's name ends with."""
-    path = max(RESULTS.glob(f"gpu_{of}-*.json"), key=lambda path: path.stem[-10:])
-    return {**json.loads(path.read_text(encoding="utf-8")), "file": path.name}
+def _part(found: re.Match[str]) -> str:
+    tables = {"foreign": seconds_table, "published": published_table}
+    paths = sorted(RESULTS.glob(f"gpu_{found[2]}-*.json"), key=lambda path: path.stem[-10:])  # the day
+    if not paths:
+        return found[0]
+    results = {**json.loads(paths[-1].read_text(encoding="utf-8")), "file": paths[-1].name}
+    return f"{found[1]}{tables[found[2]](results)}\n{found[3]}"
 
 
 def measured(results: dict[str, Any]) -> str:
@@ -210,9 +210,11 @@ def seconds_table(results: dict[str, Any]) -> str:
 
 
 def published_table(results: dict[str, Any]) -> str:
-    rows = [measured(results), "", f"| kernel | {' | '.join(TOLERANCES)} | time beside eager |"]
+    judged = [verdict for verdict in results["verdicts"] if verdict["by_tolerance"]]
+    title = f"{len(judged)} of 12 have a verdict: {measured(results)}{results.get('about', '')}"
+    rows = [title, "", f"| kernel | {' | '.join(TOLERANCES)} | time beside eager |"]
     rows.append("|---" * (len(TOLERANCES) + 2) + "|")
-    for verdict in results["verdicts"]:
+    for verdict in judged:
         under = [short(verdict, name) for name in TOLERANCES]
         times = [f"{each['x']['value']:.2f}x" for each in verdict["times"].values()]
         rows.append(f"| {verdict['name']} | {' | '.join(under)} | {', '.join(times) or '-'} |")
