@@ -362,3 +362,20 @@ def test_rows_of_f32_in_registers_leave_the_l2_cache_last(monkeypatch: pytest.Mo
     assert "x_row[item] = load_kept(&packs<4>(x)[" in checked.text
     early = check("def f(x): return x.softmax(-1)", inputs=inputs, schedule={"f.streaming": 1})
     assert "load_kept(" not in early.text
+
+
+def test_rows_of_16_bits_leave_the_l2_cache_last_where_they_have_one_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_choices.RowChooser._is_large, "__defaults__", (1 << 12,))
+    monkeypatch.setattr(row_choices, "MIN_WHOLE_ELEMENTS", 1)
+    inputs = [
+        tensor(name, *shape, dtype="bf16") for name, shape in {"x": (3, 2048), "w": (2048,), "b": (2048,)}.items()
+    ]
+    rms = (
+        "def f(x, w): return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w"
+    )
+    checked = check(rms, inputs=inputs[:2], sizes=({}, {"D": 2040}, {"D": 8}))
+    assert "f_any_size" in checked.text
+    assert "x_row[item] = load_kept(&packs<8>(x)[" in checked.text
+    layer = check("def f(x, w, b): return F.layer_norm(x, w.shape, w, b)", inputs=inputs)
+    assert "x_row[item] = packs<8>(x)[" in layer.text
+    assert "load_kept(" not in layer.text

@@ -97,10 +97,8 @@ class RowChooser:
             pick("blocks", self._block_values(), default.blocks, "blocks that share a row"),
             held=how == HELD,
         )
-        evictions = (0, 1, LATE) if self.group.is_column_contiguous and self.widest == 4 else (0, 1)
-        eviction = pick(
-            "streaming", evictions, default.eviction, "evict early what is used once; 2: evict kept rows late"
-        )
+        evictions = (0, 1, LATE) if self._may_evict_late(picked.threads) else (0, 1)
+        eviction = pick("streaming", evictions, default.eviction, "evict early what is used once; 2: rows late")
         online = bool(pick("online", self._online_values(), int(default.online), "dependent reductions in one pass"))
         picked = replace(picked, streaming=eviction == 1, evicts_late=eviction == LATE, online=online)
         batches = self._batch_values(picked)
@@ -122,8 +120,7 @@ class RowChooser:
         return self._fitted(replace(schedule, threads=lanes, rows=self.threads // lanes))
 
     def _fitted(self, schedule: RowSchedule) -> RowSchedule:
-        """Return the schedule without meaningless choices: several rows per block where blocks share one, a cache or a
-        stage that is too small."""
+        """Return the schedule without meaningless choices, such as a cache or a stage that is too small."""
         if self.group.is_column_contiguous and schedule.threads > WARP:
             schedule = replace(schedule, rows=1)
         if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
@@ -197,8 +194,7 @@ class RowChooser:
 
     def _default(self) -> RowSchedule:
         schedule = self._default_shared() or self._default_cluster() or self._default_block()
-        n_columns = self.n_columns
-        is_online = bool(find_pairs(self.group)) and n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
+        is_online = bool(find_pairs(self.group)) and self.n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
         schedule = replace(schedule, online=is_online and not schedule.cached, staged=self._can_stage(schedule))
         return replace(schedule, batch=2 if self._is_long_read_once() else 1)
 
@@ -273,8 +269,7 @@ class RowChooser:
         return max(width for width in COLUMN_WIDTHS if width <= max(most, COLUMN_WIDTHS[0]))
 
     def _default_shared(self) -> RowSchedule | None:
-        """Return the schedule with several blocks per row, where one block per row leaves the GPU idle or cannot keep
-        its row."""
+        """Return the schedule with several blocks per row, where one leaves the GPU idle or cannot keep its row."""
         n_rows, n_columns = self._n_rows, self.n_columns
         if not n_rows or n_passes(self.group) == 1 or n_columns < MIN_SHARED_COLUMNS or not can_share(self.group):
             return None
@@ -358,11 +353,18 @@ class RowChooser:
         return blocks > MAX_CLUSTER or self.workload.capability >= HOPPER
 
     def for_whole_rows(self, schedule: RowSchedule) -> RowSchedule | None:
-        """Return the schedule of a variant for rows of the captured length, where that is open, blocks share a row, and
-        all threads keep as many packs of it; None for small tensors, whose kernels may share a launch."""
-        is_shared = schedule.blocks > 1 and self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
-        is_whole = is_shared and schedule.items and schedule.capacity == self.n_columns and not self.group.line
-        return replace(schedule, is_whole=True) if is_whole else None
+        """Return the schedule of a variant for rows of the captured length, where that is open and all threads keep as
+        many packs of it; None for small tensors, whose kernels may share a launch, and where it was slower."""
+        is_faster = schedule.blocks > 1 or (schedule.evicts_late and self.widest == 2)
+        is_whole = is_faster and schedule.items and schedule.capacity == self.n_columns and not self.group.line
+        is_large = self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
+        return replace(schedule, is_whole=True) if is_whole and is_large else None
+
+    def _may_evict_late(self, threads: int) -> bool:
+        """Return True if late eviction of large rows was faster: of f32, and of 16 bits with one tensor of weights."""
+        is_alike = self.group.is_column_contiguous and threads > WARP and self._is_large()
+        has_one_weight = len(self._levels(with_weights=True)) == 2 and len(self._kept()) == 1
+        return is_alike and (self.widest == 4 or (self.widest == 2 and has_one_weight))
 
     def _with_items(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with room for rows as long as the captured one, where their length is symbolic."""
@@ -397,8 +399,7 @@ class RowChooser:
         is_crowded = schedule.threads == 1024 and len(self._kept()) > 1  # two rows, and work, in 64 registers
         if n_passes(self.group) == 1 or (is_open and not self._is_large()) or is_faster_online or is_crowded:
             return schedule
-        is_late = self.group.is_column_contiguous and self.widest == 4 and schedule.threads > WARP and self._is_large()
-        cached = self._with_items(replace(schedule, cached=True, evicts_late=is_late))
+        cached = self._with_items(replace(schedule, cached=True, evicts_late=self._may_evict_late(schedule.threads)))
         return cached if self._is_possible(cached) else schedule
 
     def _default_width(self) -> int:
@@ -460,8 +461,7 @@ class RowChooser:
 
     def _kept(self) -> list[Access]:
         """Return the reads of the row itself that several passes make, each tensor once."""
-        found = self._levels()
-        return [access for access, levels in found if len(levels) > 1]
+        return [access for access, levels in self._levels() if len(levels) > 1]
 
     def _reads_again(self) -> bool:
         """Return True if several passes read several tensors."""
