@@ -14,11 +14,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from kernel_lsp.export.python.operator import write_operator
+from tests.generate.harness import plan_text
+from tests.worker.capturing import tensor as sized
 
 from .fake_driver import FakeDriver, install
 from .loading import load_operator
@@ -34,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*", "ignor
 class RMSNorm(torch.nn.Module):
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.act = eps, torch.nn.Identity()
         self.weight = torch.nn.Parameter(torch.rand(dim))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +63,8 @@ def load_module_operator(directory: Path, **settings: object) -> ModuleType:
     """Write and load the operator of `RMSNorm` as it would be captured."""
     name = fresh_name("rms_norm_module")
     task = RMS_NORM_MODULE.task(name)
-    task = task.model_copy(update={"module_settings": {**task.module_settings, **settings}})
+    code = {"": "RMSNorm.forward", "act": "Identity"}
+    task = task.model_copy(update={"module_settings": {**task.module_settings, **settings}, "module_code": code})
     return load_operator(task, RMS_NORM_MODULE.cu_text(name), directory)
 
 
@@ -95,6 +99,30 @@ def check_same(found: torch.nn.Module, network: Network) -> None:
     assert torch.equal(found(x), network(x))
     assert type(found.norm) is type(network.norm)
     assert type(found.norm) is not RMSNorm
+
+
+TRAINER = """
+class Trainer:
+    def __init__(self, scale=2.0):
+        self.scale = scale
+
+    def penalty(self, x):
+        return (x * self.scale).sum(-1)
+"""
+
+
+def test_an_object_of_other_settings_uses_its_own_method(tmp_path: Path) -> None:
+    program = plan_text(TRAINER, inputs=[sized("x", 4, 8)], symbol="Trainer.penalty")
+    name = fresh_name("trainer_penalty")
+    task = program.task.model_copy(update={"name": name})
+    text = program.render({}).replace("op: trainer_penalty(", f"op: {name}(")
+    task = task.model_copy(update={"reference_source": task.reference_source.replace("trainer_penalty", name)})
+    operator = load_operator(task, text, tmp_path)
+    names: dict[str, Any] = {}
+    exec(TRAINER, names)
+    module = operator.OPERATOR.module
+    assert module.why_not(names["Trainer"]()) == ""
+    assert module.why_not(names["Trainer"](3.0)).startswith("scale is 3.0, and the kernels were made for 2.0")
 
 
 # --- copies
@@ -227,16 +255,26 @@ def test_a_report_says_what_computes(
     assert said[2].startswith(f"{name}: computed by PyTorch, not by its CUDA kernels: eps is 0.5")
 
 
+def test_compiled_code_reads_the_classes_of_submodules(tmp_path: Path) -> None:
+    module = use(load_module_operator(tmp_path))(RMSNorm(8))
+    for act, says in ((torch.nn.Identity(), "the tensors are on cpu"), (torch.nn.ReLU(), "act is not Identity")):
+        module.act = act
+        with warned() as messages:
+            torch.compile(module, fullgraph=True, backend="eager")(torch.randn(3, 8))
+        assert len(messages) == 1
+        assert says in messages[0]
+
+
 def test_compiled_code_warns_too(tmp_path: Path) -> None:
-    module = use(load_module_operator(tmp_path))(RMSNorm(8, eps=0.25))
-    operator = type(module)._kernel_operator
-    operator.module.settings["eps"] = 0.125
-    compiled = torch.compile(module, fullgraph=True, backend="eager")
-    with warned() as messages:
-        for _ in range(2):
-            compiled(torch.randn(3, 8))
-    assert len(messages) == 1
-    assert "eps is 0.25, and the kernels were made for 0.125" in messages[0]
+    """Check modules of two settings: the compiler makes a symbol of a float that it has seen with another value."""
+    for eps in (0.25, 0.375):
+        module = use(load_module_operator(tmp_path, eps=0.125))(RMSNorm(8, eps=eps))
+        compiled = torch.compile(module, fullgraph=True, backend="eager")
+        with warned() as messages:
+            for _ in range(2):
+                compiled(torch.randn(3, 8))
+        assert len(messages) == 1
+        assert "eps is not 0.125, as in these kernels: optimize" in messages[0]
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])

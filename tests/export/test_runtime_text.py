@@ -29,7 +29,7 @@ VERSION_3 = {
     "LaunchPlan": "file function where backward_where renamed kernels numbers",
     "captured_with": "plan",
     "require": "name types tensors",
-    "ModuleUse": "method inputs state settings training modes",
+    "ModuleUse": "method inputs state settings training modes code",
     "CudaOperator": "plan reference is_differentiable captured headers module",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
@@ -246,6 +246,40 @@ def test_code_below_a_plan_has_its_sizes(runtime: ModuleType, tmp_path: Path) ->
     assert code(torch.ones(3, 8), True, 2, 0.5) == 24
     with pytest.raises(ValueError, match=r"f was captured with x: f32\[B, 8\]"):
         code(torch.ones(3, 9), True, 2, 0.5)
+
+
+class Block(torch.nn.Module):
+    def __init__(self, act: torch.nn.Module, scale: float = 2.0, scales: Any = (1.0, 2.0), none: Any = None) -> None:
+        super().__init__()
+        self.act, self.config, self.scales, self.none = act, {"scale": scale}, scales, none
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x)
+
+
+class Other(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (Block(torch.nn.Tanh()), ""),
+        (Block(torch.nn.Tanh(), scales=[1.0, 2.0]), ""),
+        (Block(torch.nn.Sigmoid()), "act is Sigmoid, and the kernels were made for Tanh: optimize"),
+        (Other(torch.nn.Tanh()), "this is Other.forward, and the kernels were made for Block.forward: optimize"),
+        (Block(torch.nn.Tanh(), scale=3.0), "config.scale is 3.0"),
+        (Block(torch.nn.Tanh(), scales=(1.0, 3.0)), "scales is (1.0, 3.0)"),
+        (Block(torch.nn.Tanh(), none=1), "none is 1"),
+    ],
+)
+def test_a_module_that_holds_something_else_is_pytorchs(runtime: ModuleType, module: Any, says: str) -> None:
+    settings = {"config.scale": 2.0, "scales": (1.0, 2.0), "none": None}
+    use = runtime.ModuleUse("forward", ["x"], [], settings, code={"Block.forward": "", "Tanh": "act"})
+    why = use.why_never(type(module)) or use.why_not(module)
+    assert why.startswith(says)
+    assert bool(why) is bool(says)
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,57 @@ def check_mode(text: str, backward: bool, mode: bool | None) -> None:
     symbol = "Block" if "Block" in text else "Net"
     task = capture_text(text, symbol, inputs=[tensor("x", 4, 8)], backward=backward)
     assert task.module_settings.get("training") is mode, task.notes
+
+
+HELD = """
+import dataclasses
+
+
+@dataclasses.dataclass
+class Norm:
+    eps: float = 1e-3
+    unread: int = 3
+
+
+@dataclasses.dataclass
+class Config:
+    width: int = 8
+    scale: float = 2.0
+    norm: Norm = dataclasses.field(default_factory=Norm)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config, self.table, self.scales, self.none = Config(), {"a": 1.5, "b c": 2}, [1.0, 2.0], None
+        self._gain, self._unread = 0.5, 1
+        self.fn, self.act = F.gelu, nn.ReLU()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.drop(self.act(self.fn(x))) * self.config.scale + self.config.norm.eps
+        return x * self._gain * self.scales[1] + self.table["a"] if self.none is None else x
+
+
+class Trainer:
+    def __init__(self):
+        self.scale = 2.0
+
+    def penalty(self, x):
+        return (x * self.scale).sum(-1)
+"""
+
+
+def test_what_a_module_holds_is_among_its_settings() -> None:
+    """The graph has these values as constants: a module with others would be computed with them."""
+    task = capture_text(HELD, "Block", inputs=[tensor("x", 4, 8)])
+    of_config = {"config.scale": 2.0, "config.norm.eps": 0.001}
+    others = {"table.a": 1.5, "scales": (1.0, 2.0), "none": None, "fn.__name__": "gelu", "act.inplace": False}
+    assert task.module_settings == {**of_config, **others, "training": False}
+    assert [a.qualified_name for a in task.arguments if a.qualified_name] == ["_gain"]
+    assert task.module_code == {"": "Block.forward", "act": "ReLU"}
+
+
+def test_an_object_that_is_no_module_has_settings() -> None:
+    task = capture_text(HELD, "Trainer.penalty", inputs=[tensor("x", 4, 8)])
+    assert (task.module_settings, task.module_code) == ({"scale": 2.0}, {"": "Trainer.penalty"})

@@ -88,6 +88,7 @@ def module_use(task: Task) -> list[str]:
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
         *packed("state=(", list(map(string_literal, state)), "),", depth=2),
         *(dict_rows("settings={", items, "},", depth=2) if items else []),
+        *(dict_rows("code={", _code(task), "},", depth=2) if task.module_code else []),
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
         *(dict_rows("modes={", parts, "},", depth=2) if parts else []),
     ]
@@ -95,7 +96,17 @@ def module_use(task: Task) -> list[str]:
     return call_of_lines(before, lines, "),", depth=1)
 
 
-def _literal(value: float | int | bool | str | tuple[int, ...]) -> str:
+def _code(task: Task) -> list[str]:
+    """Print the paths by what computes them: ``"Linear": "up down"``."""
+    paths: dict[str, list[str]] = {}
+    for path, name in task.module_code.items():
+        paths.setdefault(name, []).append(path)
+    return [f"{string_literal(name)}: {string_literal(' '.join(found))}" for name, found in paths.items()]
+
+
+def _literal(value: float | int | bool | str | tuple[bool | int | float | str, ...] | None) -> str:
     if isinstance(value, tuple):
-        return tuple_text([str(entry) for entry in value]) if value else "()"
+        return tuple_text([_literal(entry) for entry in value]) if value else "()"
+    if value is None:
+        return "None"
     return string_literal(value) if isinstance(value, str) else python_number(value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +25,14 @@ TOLD_BY_SHAPES = frozenset(
     "dump_patches num_batches_tracked".split()
 )
 """Attributes that the parameters' shapes determine, or that do not affect values."""
+OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+MAX_DEPTH = 3
+"""Maximum attributes in a path below a module's: ``config.norm.eps`` has two."""
+MAX_VALUES = 32
+"""Maximum values below an attribute: a larger object is data, not a setting."""
+PLAIN = (int, bool, float, str)
+NOT_USERS = ("torch", "builtins", "collections", "types", "functools")
+"""Packages whose code reads no attribute of the user's."""
 
 
 def choose_mode(callee: Callee, kind: str, with_backward: bool) -> None:
@@ -41,18 +51,87 @@ def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
 
 def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
     """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function.
-    With `is_eval` the rate of a dropout is left out: it affects nothing in eval mode."""
-    if not isinstance(owner, torch.nn.Module):
-        return {}
+    They are attributes of modules and, where the user's code reads their names, private ones and those of what the
+    user's classes hold: ``config.width``, ``act.__name__``. With `is_eval` the rate of a dropout is left out: it
+    affects nothing in eval mode."""
     settings: dict[str, Any] = {}
-    for path, module in owner.named_modules():
+    read = _names_read(owner)
+    for path, module in named_parts(owner):
         if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
             continue
+        is_torchs = type(module).__module__.startswith("torch.")
         for name, value in vars(module).items():
-            if name.startswith("_") or name in TOLD_BY_SHAPES or not _is_plain(value):
+            is_own = not name.startswith("_") and _is_plain(value)
+            if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not (is_own or (name in read and not is_torchs)):
                 continue
-            settings[f"{path}.{name}" if path else name] = list(value) if isinstance(value, tuple) else value
+            settings.update(_plain_values(f"{path}.{name}" if path else name, value, read))
     return settings
+
+
+def module_code(owner: Any, method: str, *, is_eval: bool = False) -> dict[str, str]:
+    """Return the class of each submodule, and the method that is captured, ``{"": "Block.forward", "act": "ReLU"}``:
+    another one computes something else. A dropout does not in eval mode."""
+    dropout = torch.nn.modules.dropout._DropoutNd
+    parts = [(path, part) for path, part in named_parts(owner) if not (is_eval and isinstance(part, dropout))]
+    own = {"": getattr(type(owner), method).__qualname__} if parts else {}
+    return own | {path: type(part).__name__ for path, part in parts if path}
+
+
+def named_parts(owner: Any) -> list[tuple[str, Any]]:
+    """Return a module and its submodules by path; any other object with attributes alone; nothing for a function."""
+    if isinstance(owner, torch.nn.Module):
+        return [*owner.named_modules()]
+    return [("", owner)] if hasattr(owner, "__dict__") else []
+
+
+def owner_of(callee: Callee) -> Any:
+    """Return the module behind a call, or the object whose bound method is called; None for a function."""
+    return callee.module if callee.module is not None else getattr(callee.call, "__self__", None)
+
+
+def _names_read(owner: Any) -> frozenset[str]:
+    """Return the names in the user's code around a module: in the files of its classes, and of what they hold."""
+    parts = [part for _, part in named_parts(owner)]
+    kinds = {type(value) for part in parts for value in (part, *vars(part).values())}
+    files = [
+        sys.modules.get(name) for name in {kind.__module__ for kind in kinds} if name.split(".")[0] not in NOT_USERS
+    ]
+    values = [value for file in files for value in vars(file or types).values()]
+    values += [each for value in values if isinstance(value, type) for each in _members(value)]
+    code = [getattr(getattr(value, "fget", value), "__code__", None) for value in values]
+    names: set[str] = set()
+    for each in code:  # it grows by the functions that are in functions
+        if isinstance(each, types.CodeType):
+            names.update(each.co_names)
+            code += [inner for inner in each.co_consts if isinstance(inner, types.CodeType)]
+    return frozenset(names)
+
+
+def _members(kind: type) -> list[Any]:
+    """Return what a class defines, without constructors and what dataclasses write: ``__repr__`` reads every name."""
+    return [value for name, value in vars(kind).items() if name == "__call__" or not name.startswith("__")]
+
+
+def _plain_values(path: str, value: Any, read: frozenset[str], depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Return the values below an attribute that compare by their text and whose names are `read`, by path. Of what has
+    no text, such as tensors and modules, there are none."""
+    if _is_plain(value):
+        return {path: list(value) if isinstance(value, tuple) else value}
+    if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType)):
+        return {}
+    if value is None:
+        return {path: None}
+    is_sequence = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
+    if is_sequence:
+        return {path: list(value)} if all(type(each) in PLAIN for each in value) else {}
+    if isinstance(value, (type, types.BuiltinFunctionType)) or hasattr(value, "__code__"):
+        return {f"{path}.__name__": value.__name__}
+    inside = value if isinstance(value, dict) else getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))()
+    found: dict[str, Any] = {}
+    for name, each in inside.items():
+        if name in read or (isinstance(value, dict) and isinstance(name, str) and name.isidentifier()):
+            found.update(_plain_values(f"{path}.{name}", each, read, depth - 1))
+    return found if len(found) <= MAX_VALUES else {}
 
 
 def updates_statistics(owner: Any) -> bool:

@@ -20,7 +20,7 @@ from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured, ModuleNumber
 from .graph import GraphText
 from .inputs import ScalarLeaf
-from .modes import MODULE_KINDS, module_settings
+from .modes import MODULE_KINDS, module_settings, named_parts
 
 Key = Union[int, str]
 """Position or keyword of an argument."""
@@ -78,8 +78,11 @@ def _candidates(captured: Captured, has_settings: bool) -> list[_Candidate]:
     taken = {leaf.name for leaf in captured.inputs.leaves} | {argument.name for argument in captured.arguments}
     for name in sorted(taken | {*captured.symbols.names.values(), *captured.output_names}):
         pool.take(name)
-    settings = module_settings(captured.callee.module, is_eval=True) if has_settings else {}
-    return own + [_Candidate(pool.take(path), path, value) for path, value in settings.items() if type(value) is float]
+    module = captured.callee.module
+    settings = module_settings(module, is_eval=True) if has_settings and module is not None else {}
+    of_modules = {f"{path}.{name}".lstrip(".") for path, part in named_parts(module) for name in vars(part)}
+    numbers = {path: value for path, value in settings.items() if type(value) is float and path in of_modules}
+    return own + [_Candidate(pool.take(path), path, value) for path, value in numbers.items()]
 
 
 @dataclass

@@ -34,11 +34,14 @@ from .operator_support import (
 # --- The operator in place of a function or of a module's method ------------------------------------------
 
 
+_NEXT = "optimize this module, too"
+
+
 class ModuleUse:
     """Arguments that a module's method gives the operator: `inputs` are the method's own arguments, `state` the
-    parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and
-    `training` is the mode they were captured in, None where both modes compute the same; `modes` are those of
-    submodules in the other one."""
+    parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and `code`
+    names the method and the classes of submodules, with their paths. `training` is the mode they were captured in,
+    None where both modes compute the same; `modes` are those of submodules in the other one."""
 
     def __init__(
         self,
@@ -48,21 +51,43 @@ class ModuleUse:
         settings: Mapping[str, Any] | None = None,
         training: bool | None = None,
         modes: Mapping[str, bool] | None = None,
+        code: Mapping[str, str] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
+        self.code = {path: name for name, paths in (code or {}).items() for path in paths.split(" ")}
+        self.own_code = self.code.pop("", "")
+        made_for = {**self.settings, **self.code}
+        self.texts = {name: f"{name} is not {value}, as in these kernels: {_NEXT}" for name, value in made_for.items()}
+
+    def why_never(self, kind: type) -> str:
+        """Explain why the kernels cannot stand for modules of a class: its method is another one than the captured."""
+        found = getattr(getattr(kind, self.method, None), "__qualname__", "")
+        is_other = bool(self.own_code) and found != self.own_code
+        return self._other("this", found, self.own_code) if is_other else ""
 
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
         for name, captured in self.settings.items():
             found = _attribute(module, name)
-            if not isinstance(found, type(captured)) or found != captured:
-                return f"{name} is {found}, and the kernels were made for {captured}: optimize this module, too"
+            is_list = isinstance(captured, tuple) and isinstance(found, list)
+            if not (is_list or isinstance(found, type(captured))) or (tuple(found) if is_list else found) != captured:
+                return self._other(name, found, captured)
+        for path, captured in self.code.items():
+            found = type(_attribute(module, path)).__name__
+            if found != captured:
+                return self._other(path, found, captured)
         if self.training is not None:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
                     return _OTHER_MODE[self.training]
         return ""
+
+    def _other(self, name: str, found: Any, captured: Any) -> str:
+        """Explain a difference. In compiled code a number may be a symbol, which has no text."""
+        if torch.compiler.is_compiling():
+            return self.texts[name]
+        return f"{name} is {found}, and the kernels were made for {captured}: {_NEXT}"
 
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
         """Return the operator's arguments from those of the method, or None for a call that was not captured."""
@@ -101,6 +126,10 @@ class Operator:
         self.call = _results_of(call, n_kept) if n_kept else call
         self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
+        self._not_captured = {
+            each: f"{each} is not {value}, the captured value, which gradients need"
+            for each, value in self.captured.items()
+        }
         self.backward_contract, self.gradients = backward_contract, tuple(gradients)
         code = contract.__code__
         self.argument_names = code.co_varnames[: code.co_argcount]
@@ -181,7 +210,7 @@ class Operator:
         if any(isinstance(value, Tensor) and value.requires_grad for value in arguments):
             for name, value in zip(self.argument_names, arguments):
                 if name in self.captured and value != self.captured[name]:
-                    return f"{name} is not {self.captured[name]}, the captured value, which gradients need"
+                    return self._not_captured[name]
         return ""
 
     def use_in(self, module: torch.nn.Module, report: bool) -> torch.nn.Module:
@@ -190,7 +219,7 @@ class Operator:
         self._report(report)
         kind = type(module)
         reason = "" if getattr(kind, "_kernel_operator", None) is self else self._swap_class(module)
-        reason = reason or self.module.why_not(module)
+        reason = reason or self.module.why_never(kind) or self.module.why_not(module)
         if reason:
             warn_once(self.key, reason)
         elif report:
@@ -277,10 +306,11 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
     assert use is not None
     own = getattr(base, use.method)
     captured = CapturedArguments(use.inputs, own, is_method=True)
+    never = use.why_never(base)
 
     def computed(self: Any, *inputs: Any, **keywords: Any) -> Any:
         arguments = use.arguments(self, captured.of(inputs, keywords))
-        reason = use.why_not(self)
+        reason = never or use.why_not(self)
         if arguments is None:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         reason = reason or operator.why_not(arguments)
@@ -314,9 +344,9 @@ def _operator_of(module_name: str) -> Operator:
 
 
 def _attribute(module: Any, path: str) -> Any:
-    """Return ``module.norm.weight`` for ``norm.weight``; None where there is none."""
+    """Return ``module.norm.weight`` for ``norm.weight``, also of dictionaries; None where there is none."""
     for part in path.split("."):
-        module = getattr(module, part, None)
+        module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
     return module
 
 
