@@ -31,6 +31,17 @@ def test_a_row_has_no_distance_from_itself() -> None:
     assert (np.diagonal(run(checked, {"x": x})["out"]) == 0).all()
 
 
+@pytest.mark.parametrize("length", [2, 17])
+def test_distances_by_products_have_the_rounding_of_their_terms(length: int) -> None:
+    """On the diagonal all terms cancel: a root of 1e-7 is 3e-4, and 0 in PyTorch by chance."""
+    text = """
+        def f(x):
+            n = (x * x).sum(1)
+            return (n[:, None] + n[None, :] - 2 * x @ x.t()).clamp_min(0).sqrt()
+    """
+    check(text, inputs=[tensor("x", 6, length)], families=("normal", "uniform", "constant_rows"))
+
+
 @pytest.mark.parametrize("dims", ["-1, True", ""])
 def test_the_gradient_of_a_normalization_by_extremes(dims: str) -> None:
     """It divides by the number of equal extremes, an integer that no memory holds."""

@@ -19,7 +19,14 @@ from ..gpu.device import once_there_is_memory
 from ..host import without_cuda
 from ..operators import is_a
 from .alternatives import Answers, accept_alternatives, either
-from .cancellation import MAX_PLAIN_RMS, is_proportional, may_cancel, may_jump, moved_by_steps
+from .cancellation import (
+    MAX_PLAIN_RMS,
+    is_proportional,
+    may_cancel,
+    may_jump,
+    moved_by_steps,
+    takes_roots_of_differences,
+)
 from .fp64_reference import CPU, ReferenceRun
 from .roundings import of_either_sign, unit_of, with_rounded_steps
 from .sampling import Sample
@@ -57,7 +64,8 @@ def response(run: ReferenceRun, case: Case, expected: Sequence[torch.Tensor]) ->
     cancelled = [may_cancel(run, families, e, m) for e, m in zip(expected, moved)]
     if not any(cancelled):
         return moved
-    n_draws = N_DRAWS if _is_small(case, expected) else 2
+    has_roots = takes_roots_of_differences(run) and _n_elements(case) <= MAX_DRAWN_ELEMENTS
+    n_draws = N_DRAWS if _is_small(case, expected) or has_roots else 2
     draws = [moved, *(_response_of_steps(run, case, expected, draw) for draw in range(n_draws))]
     return [
         _farthest(e, of_one) if is_cancelled else of_one[0]
