@@ -16,7 +16,7 @@ from kernel_lsp.record.run import INJECTED
 from tests.record.programs import MODEL
 
 COUNT = """
-import importlib, json, sys, types
+import importlib, json, pickle, sys, types
 import torch
 import _kernel_lsp_calls as calls, _kernel_lsp_recorder as recorders
 
@@ -48,12 +48,13 @@ recorder = recorders.Recorder(sys.argv[1], sys.argv[1], 0)
 sys.meta_path.insert(0, recorders.Finder(recorder))
 recorder.install(torch)
 model = importlib.import_module("model")
-net, n_unwrapped = model.Net(8).eval(), 0
+net, n_unwrapped, held = model.Net(8).eval(), 0, model.rms_norm
 with torch.inference_mode():
     for step in range(2000):
         clock.now += 0.1
         net(torch.zeros(1 + (step == 1999), 4, dtype=torch.int64))
-        n_unwrapped += "__call__" not in vars(model.RMSNorm) and not hasattr(model.rms_norm, "__wrapped__")
+        n_unwrapped += "__call__" not in vars(model.RMSNorm)
+        pickle.dumps(held), pickle.dumps(model.rms_norm)  # by their name, which has to be theirs at each moment
 n_calls = {key: target.n_calls for key, target in recorder.targets.items()}
 counts = sorted(c.n_calls for c in recorder.targets["model.py::rms_norm"].configurations.values())
 recorder.finish()
@@ -97,7 +98,7 @@ def is_grad_enabled():
         wrapper(x)  # as another thread would that runs now
     return True
 
-target = types.SimpleNamespace(seen={})
+target = types.SimpleNamespace(seen={}, rests=False)
 recorder = types.SimpleNamespace(
     call=lambda target, owner, function, args, kwargs: function(*args),
     gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,),
@@ -145,7 +146,7 @@ import _kernel_lsp_calls as calls
 CYCLE = 64
 x = torch.ones(3)
 for place in range(CYCLE):
-    target = types.SimpleNamespace(seen={})
+    target = types.SimpleNamespace(seen={}, rests=False)
     usual, other = types.SimpleNamespace(n_calls=0), types.SimpleNamespace(n_calls=0)
     recorder = types.SimpleNamespace(
         call=lambda *_: None, gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,), torch=torch
@@ -179,7 +180,8 @@ net, parameter = mixed.Net(), torch.nn.Parameter(torch.ones(4))
 optimizer = torch.optim.SGD([parameter], 0.0)
 for step in range(600):
     net(torch.ones(2, 4))
-    mixed.scale(torch.ones(3, 4))
+    if sys.argv[2] != "nested":
+        mixed.scale(torch.ones(3, 4))
     if sys.argv[2] == "training":
         parameter.grad = torch.zeros(4)
         optimizer.step()
@@ -219,7 +221,7 @@ class Net(torch.nn.Module):
 """
 
 
-@pytest.mark.parametrize("kind", ["training", "inference"])
+@pytest.mark.parametrize("kind", ["training", "inference", "nested"])
 def test_rests_change_no_counts(tmp_path: Path, kind: str) -> None:
     """A function that is called outermost and inside, one that a module holds, and an evaluation now and then."""
     (tmp_path / "mixed.py").write_text(MIXED_MODEL)
@@ -233,5 +235,6 @@ def test_rests_change_no_counts(tmp_path: Path, kind: str) -> None:
     assert calls["Net"] == {"x=f32[2, 4]training": 600, "x=f32[5, 4], step=0eval": 6}
     assert calls["Part"] == {"x=f32[2, 4]training": 600, "x=f32[5, 4]eval": 6}
     assert calls["shift"] == {"x=f32[2, 4]": 1200, "x=f32[5, 4]": 12}
-    assert calls["scale"] == {"x=f32[2, 4]": 600, "x=f32[5, 4]": 6, "x=f32[3, 4]": 600}
-    assert n_steps == (600 if kind == "training" else 1206)
+    outermost = {} if kind == "nested" else {"x=f32[3, 4]": 600}
+    assert calls["scale"] == {"x=f32[2, 4]": 600, "x=f32[5, 4]": 6, **outermost}
+    assert n_steps == {"training": 600, "inference": 1206, "nested": 606}[kind]

@@ -64,7 +64,7 @@ class Target:
         self.others, self.configurations = Others(), {}
         self.seen = {}
         """The configuration of each signature; calls with one of these are counted without a description."""
-        self.is_active, self.is_outermost, self.run = False, False, Run()
+        self.is_active, self.is_outermost, self.rests, self.run = False, False, False, Run()
         self.last, self.n_alike = None, 0
         """The configuration of the last outermost call whose signature was taken, and how many in a row had it."""
 
@@ -357,7 +357,7 @@ def wrapped(function, target, recorder):
     types_, signature_, grad, streak = recorder.tensor_types, signature, recorder.torch.is_grad_enabled, Streak()
 
     def wrapper(*args, **kwargs):
-        if compiling():
+        if compiling() or target.rests:
             return function(*args, **kwargs)
         if gate[0] > 0:
             if streak.n_left > 0 and streak.goes_on(args, grad()):

@@ -37,7 +37,7 @@ from _kernel_lsp_calls import (
 )
 from _kernel_lsp_imports import Files, Finder
 from _kernel_lsp_main import watch_main
-from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class, of_name
+from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class
 from _kernel_lsp_spelling import init_of
 
 VARIABLE = "_KERNEL_LSP_RECORD"
@@ -71,7 +71,7 @@ class Recorder:
         self.torch: Any = None
         self.part = os.path.join(parts, f"{os.getpid()}.json")
         self.targets: dict[str, Any] = {}
-        self.inits, self.classes, self.undo = {}, {}, []
+        self.inits, self.classes, self.wrapped, self.undo = {}, {}, [], []
         self.rests = Rests(self.targets)
         self.streaks = {}
         """A streak of calls for each module of a class, by their ids; see `wrapped_module`."""
@@ -174,7 +174,7 @@ class Recorder:
         for holder in self._own_modules():
             for key in [key for key, value in list(vars(holder).items()) if value is function]:
                 vars(holder)[key] = wrapper
-                self.rests.wrappers.append((target, *of_name(vars(holder), key, wrapper, function)))
+                self.wrapped.append((vars(holder), key, wrapper, function))
 
     def target(self, file, symbol, function, is_module):
         key = f"{file}::{symbol}"
@@ -447,6 +447,10 @@ class Recorder:
         for _, take, _ in self.rests.wrappers:
             take()
         self.rests.wrappers = []
+        for namespace, name, wrapper, function in self.wrapped:
+            if namespace.get(name) is wrapper:
+                namespace[name] = function
+        self.wrapped = []
         sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
         if was_on or self.error:
             self.guarded(self._end_last_sample)

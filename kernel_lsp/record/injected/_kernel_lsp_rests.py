@@ -29,7 +29,8 @@ class Rests:
         self.is_on, self.is_flat = False, False
         self.n_new, self.n_quiet, self.n_left, self.n_rests, self.n_in_row = 0, 0, 0, 0, 0
         self.wrappers = []
-        """Triples of a target, and what takes its wrapper away and puts it back."""
+        """Triples of a module class's target, and what takes its wrapper away and puts it back. A function's stays, and
+        passes: an object that holds it is pickled by its name."""
         self.plans = {}
         """``(configuration, calls)`` of what one call of an outermost configuration calls inside."""
         self.n_steps = 0
@@ -99,6 +100,7 @@ class Rests:
         self.account()
         for target in self.targets.values():
             target.run.n_left = target.run.n_granted = 0
+            target.rests = False
         for target, _, put in self.wrappers:
             if not target.is_outermost:
                 put()
@@ -111,23 +113,11 @@ class Rests:
         self.is_on, self.n_left = True, GROWTH * self.n_in_row
         outermost = {c for target in self.targets.values() if target.is_outermost for c in target.counted()}
         self.is_flat = not any(c in outermost for nested in self.plans.values() for c, _ in nested)
+        for target in self.targets.values():
+            target.rests = bool(target.n_calls) and not target.is_outermost
         for target, take, _ in self.wrappers:
-            if target.n_calls and not target.is_outermost:
+            if target.rests:
                 take()
-
-
-def of_name(namespace, name, wrapper, function):
-    """Return what takes a function's wrapper away from a module's name, and what puts it back."""
-
-    def take():
-        if namespace.get(name) is wrapper:
-            namespace[name] = function
-
-    def put():
-        if namespace.get(name) is function:
-            namespace[name] = wrapper
-
-    return take, put
 
 
 def of_class(kind, call):
