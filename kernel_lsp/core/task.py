@@ -170,7 +170,7 @@ class Task(Noun):
     """Index of the captured configuration in the task's folder."""
     uncovered: tuple[UncoveredConfiguration, ...] = ()
     """Further configurations of the task's folder; a kernel is checked on each as a separate task."""
-    module_settings: dict[str, bool | int | float | str | tuple[bool | int | float | str, ...] | None] = {}
+    module_settings: dict[str, bool | int | float | str | tuple[bool | int | float | str | None, ...] | None] = {}
     """For a module: plain attributes of it, of its submodules and of what they hold at the capture, by qualified name,
     e.g. ``{"norm.eps": 1e-06, "config.width": 8, "training": False}``. Their values are constants of the graph, which
     does not hold for an instance with other values."""

@@ -129,6 +129,21 @@ def test_what_a_module_holds_is_among_its_settings() -> None:
     assert task.module_code == {"": "Block.forward", "act": "ReLU"}
 
 
+def test_what_a_module_of_torch_leaves_out_is_a_setting() -> None:
+    """``RMSNorm(8, eps=1e-3)`` and ``RMSNorm(8)`` differ in this alone."""
+    text = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.pool = nn.RMSNorm(8), nn.AdaptiveAvgPool2d((None, 4))
+
+    def forward(self, x):
+        return self.pool(self.norm(x))
+"""
+    settings = capture_text(text, "Net", inputs=[tensor("x", 2, 3, 4, 8)]).module_settings
+    assert settings == {"norm.eps": None, "pool.output_size": (None, 4)}
+
+
 def test_an_object_that_is_no_module_has_settings() -> None:
     task = capture_text(HELD, "Trainer.penalty", inputs=[tensor("x", 4, 8)])
     assert (task.module_settings, task.module_code) == ({"scale": 2.0}, {"": "Trainer.penalty"})

@@ -104,7 +104,7 @@ def _code(task: Task) -> list[str]:
     return [f"{string_literal(name)}: {string_literal(' '.join(found))}" for name, found in paths.items()]
 
 
-def _literal(value: float | int | bool | str | tuple[bool | int | float | str, ...] | None) -> str:
+def _literal(value: float | int | bool | str | tuple[bool | int | float | str | None, ...] | None) -> str:
     if isinstance(value, tuple):
         return tuple_text([_literal(entry) for entry in value]) if value else "()"
     if value is None:

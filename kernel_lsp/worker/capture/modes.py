@@ -61,7 +61,7 @@ def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
             continue
         is_torchs = type(module).__module__.startswith("torch.")
         for name, value in vars(module).items():
-            is_own = not name.startswith("_") and _is_plain(value)
+            is_own = not name.startswith("_") and _has_text(value)
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not (is_own or (name in read and not is_torchs)):
                 continue
             settings.update(_plain_values(f"{path}.{name}" if path else name, value, read))
@@ -94,7 +94,9 @@ def _names_read(owner: Any) -> frozenset[str]:
     parts = [part for _, part in named_parts(owner)]
     kinds = {type(value) for part in parts for value in (part, *vars(part).values())}
     files = [
-        sys.modules.get(name) for name in {kind.__module__ for kind in kinds} if name.split(".")[0] not in NOT_USERS
+        sys.modules.get(name)
+        for name in {str(kind.__module__) for kind in kinds}
+        if name.split(".")[0] not in NOT_USERS
     ]
     values = [value for file in files for value in vars(file or types).values()]
     values += [each for value in values if isinstance(value, type) for each in _members(value)]
@@ -115,15 +117,10 @@ def _members(kind: type) -> list[Any]:
 def _plain_values(path: str, value: Any, read: frozenset[str], depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Return the values below an attribute that compare by their text and whose names are `read`, by path. Of what has
     no text, such as tensors and modules, there are none."""
-    if _is_plain(value):
+    if _has_text(value):
         return {path: list(value) if isinstance(value, tuple) else value}
-    if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType)):
+    if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType, list)):
         return {}
-    if value is None:
-        return {path: None}
-    is_sequence = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
-    if is_sequence:
-        return {path: list(value)} if all(type(each) in PLAIN for each in value) else {}
     if isinstance(value, (type, types.BuiltinFunctionType)) or hasattr(value, "__code__"):
         return {f"{path}.__name__": value.__name__}
     inside = value if isinstance(value, dict) else getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))()
@@ -186,9 +183,10 @@ def _computation(captured: Captured) -> tuple[Any, ...]:
     return [argument.name for argument in captured.arguments], text.nodes, text.outputs
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(type(entry) is int for entry in value)
+def _has_text(value: Any) -> bool:
+    """Tell whether a value compares by its text: a number, a string, None, or several of them."""
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return all(each is None or type(each) in PLAIN for each in value)
     if type(value) is float:
         return math.isfinite(value)
-    return type(value) in (int, bool, str)
+    return value is None or type(value) in PLAIN
