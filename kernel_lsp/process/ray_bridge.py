@@ -31,6 +31,12 @@ END_S = 5.0
 """Seconds for slots to end their relays."""
 ENTER_S = 10.0
 """Seconds for a relay to come through the door, and to say its password."""
+AVOID_S = 20.0
+"""Seconds for which new actors avoid a machine that was lost. Ray takes it for alive for 15 s, and its GPUs for free:
+actors that it sends there start nowhere until then, although another machine may have replaced it."""
+AVOIDS_FROM = (2, 49)
+"""First version of Ray in which an actor names machines to avoid (`label_selector`)."""
+NODE_LABEL = "ray.io/node-id"
 N_CALLS = 64
 """Calls that a slot serves at a time: each of its connections waits in one."""
 
@@ -55,6 +61,12 @@ class Slot:
     def __init__(self) -> None:
         self.relays: dict[str, Any] = {}
         self.leashes: dict[str, int] = {}
+
+    async def here(self) -> str:
+        """Return the machine's id in the cluster, once the actor has started."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     async def open(self, name: str, loader: str, door: tuple[str, int, str] | None) -> bool:
         """Start a relay. `door` is the bridge's host, port and password for it. Return whether it was reached."""
@@ -182,10 +194,17 @@ class Slots:
 
     def __init__(self, ray: Any, resources: dict[str, Any], door: Door) -> None:
         options = {"num_cpus": 0, "max_concurrency": N_CALLS, "max_restarts": 0, **resources}
-        self._make = ray.remote(**options)(Slot).remote
+        self._class = ray.remote(**options)(Slot)
+        self._can_avoid = tuple(map(int, ray.__version__.split(".")[:2])) >= AVOIDS_FROM
+        self._unreachable = ray.exceptions.ActorUnavailableError
+        self._avoided: dict[str, float] = {}
+        """Times of the loop up to which lost machines are avoided, by their ids."""
         self._lost = (ray.exceptions.RayError, ConnectionError, TimeoutError)
         self._door = door
         self._actors: dict[int, Any] = {}
+        self._here: dict[int, asyncio.Future[str]] = {}
+        """Starts of the actors. A relay is asked for after it: those of connections that ended meanwhile would all
+        start with the actor, each a process of 0.1 s."""
         self._started: set[int] = set()
         """Slots that were there once. Their actors go on starting when nobody waits: the slot is tried again soon."""
         self._names = itertools.count()
@@ -205,7 +224,7 @@ class Slots:
             await actor.close.remote(name)
         except (*self._lost, NobodyWaits) as error:
             _log(f"slot {number} is lost: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-            self._forget(number, actor)
+            self._lose(number, actor, error)
         finally:
             if door is not None:
                 self._door.forget(door[2])
@@ -225,40 +244,69 @@ class Slots:
     ) -> tuple[Any, bool, bytes]:
         """Return the slot's actor with a relay started, whether that has its own connection, and what was received
         meanwhile. An actor that was lost since its last connection is replaced, once for all connections that wait."""
-        received = bytearray()
+        received, opening = bytearray(), (name, loader, door)
         if (actor := self._actors.get(number)) is not None:
             try:
-                call = actor.open.remote(name, loader, door)
-                return actor, await self._open(number, actor, call, reader, received), bytes(received)
-            except self._lost:
-                self._forget(number, actor)
-        actor = self._actors.setdefault(number, self._actors.get(number) or self._make())
-        call = actor.open.remote(name, loader, door)
-        return actor, await self._open(number, actor, call, reader, received), bytes(received)
+                return actor, await self._open(number, actor, opening, reader, received), bytes(received)
+            except self._lost as error:
+                self._lose(number, actor, error)
+        actor = self._actors.get(number) or self._new(number)
+        return actor, await self._open(number, actor, opening, reader, received), bytes(received)
 
-    async def _open(self, number: int, actor: Any, call: Any, reader: StreamReader, received: bytearray) -> bool:
-        """Return the answer of a call that may wait for a GPU, and receive meanwhile. When the connection ends, the
-        actor of a slot that has never started is dropped, and with it the request for a GPU."""
-        asked = asyncio.ensure_future(call)
-        while not asked.done() and not reader.at_eof():
+    def _new(self, number: int) -> Any:
+        """Return a new actor, which may wait for a GPU. One that still waits when nothing is avoided any more is
+        replaced by the next connection: the machine may be back."""
+        loop = asyncio.get_running_loop()
+        avoided = [node for node, until in self._avoided.items() if until > loop.time()] if self._can_avoid else []
+        options = {"label_selector": {NODE_LABEL: f"!in({','.join(avoided)})"}} if avoided else {}
+        actor = self._actors[number] = self._class.options(**options).remote()
+        here = self._here[number] = asyncio.ensure_future(actor.here.remote())
+        here.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits
+        if avoided:
+            loop.call_later(AVOID_S, self._forget_waiting, number, actor, here)
+        return actor
+
+    async def _open(
+        self, number: int, actor: Any, opening: tuple[Any, ...], reader: StreamReader, received: bytearray
+    ) -> bool:
+        """Start a relay once the actor is there, and receive meanwhile; return whether it has its own connection. When
+        the connection ends before, the actor of a slot that has never started is dropped, and with it the request for a
+        GPU."""
+        here = self._here[number]
+        while not here.done() and not reader.at_eof():
             reading = asyncio.create_task(reader.read(PIECE_BYTES))
-            await asyncio.wait([asked, reading], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [here, reading]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 reading.cancel()
                 await asyncio.wait([reading])
             if not reading.cancelled():
                 received += reading.result()
-        if not asked.done() and number not in self._started:
-            self._forget(number, actor)
+        if not here.done():
+            if number not in self._started:
+                self._forget(number, actor)
             raise NobodyWaits("no slot came free in time")
-        is_direct = bool(await asked)
+        await here
+        is_direct = bool(await actor.open.remote(*opening))
         self._started.add(number)
         return is_direct
+
+    def _forget_waiting(self, number: int, actor: Any, here: asyncio.Future[str]) -> None:
+        if not here.done():
+            self._forget(number, actor)
+
+    def _lose(self, number: int, actor: Any, error: BaseException) -> None:
+        """Drop a lost actor. Of one that is unreachable the whole machine is avoided: a process that ends alone is
+        reported by its machine."""
+        here = self._here.get(number) if self._actors.get(number) is actor else None
+        if isinstance(error, self._unreachable) and here is not None and here.done() and here.exception() is None:
+            self._avoided[here.result()] = asyncio.get_running_loop().time() + AVOID_S
+        self._forget(number, actor)
 
     def _forget(self, number: int, actor: Any) -> None:
         """Drop an actor, unless another connection has replaced it."""
         if actor is not None and self._actors.get(number) is actor:
-            del self._actors[number]
+            del self._actors[number], self._here[number]
 
     async def close(self) -> None:
         """End all relays, as far as their slots answer in time."""

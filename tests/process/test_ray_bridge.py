@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from kernel_lsp.process.ray_bridge import Door, Slots
+import pytest
+
+from kernel_lsp.process.ray_bridge import NODE_LABEL, Door, Slots
 
 
 class Lost(Exception):
     """Stand for Ray's errors."""
 
 
+class Unreachable(Lost):
+    """Stand for Ray's ActorUnavailableError."""
+
+
 class Actor:
     """An actor whose relay ends at once. Until `is_there` is set it waits for a GPU."""
 
-    def __init__(self) -> None:
-        self.is_there, self.is_lost = asyncio.Event(), False
-        for name in ("open", "close", "read", "write"):
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.is_there, self.n_relays = asyncio.Event(), 0
+        self.loss: Lost | None = None
+        for name in ("here", "open", "close", "read", "write"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
+
+    async def _here(self) -> str:
+        await self.is_there.wait()
+        return "a-node"
 
     async def _open(self, *_: object) -> bool:
         await self.is_there.wait()
-        if self.is_lost:
-            raise Lost
+        if self.loss is not None:
+            raise self.loss
+        self.n_relays += 1
         return False
 
     async def _close(self, name: str) -> None: ...
@@ -42,15 +56,26 @@ class Writer:
     def close(self) -> None: ...
 
 
-async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection() -> None:
+@pytest.mark.parametrize(
+    ("loss", "options"), [(Lost(), {}), (Unreachable(), {"label_selector": {NODE_LABEL: "!in(a-node)"}})]
+)
+async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection(
+    loss: Lost, options: dict[str, Any]
+) -> None:
+    """Where Ray cannot reach the machine, the new actor is not sent there."""
     made: list[Actor] = []
 
-    def make() -> Actor:
-        made.append(Actor())
-        return made[-1]
+    def make(**options: Any) -> Any:
+        def remote() -> Actor:
+            made.append(Actor(options))
+            return made[-1]
+
+        return SimpleNamespace(remote=remote)
 
     ray: Any = SimpleNamespace(
-        exceptions=SimpleNamespace(RayError=Lost), remote=lambda **_: lambda _: SimpleNamespace(remote=make)
+        __version__="2.60.0",
+        exceptions=SimpleNamespace(RayError=Lost, ActorUnavailableError=Unreachable),
+        remote=lambda **_: lambda _: SimpleNamespace(options=make),
     )
     slots, writer = Slots(ray, {}, Door()), Writer()
 
@@ -68,7 +93,7 @@ async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection() 
     await until_made(1)
     made[0].is_there.set()
     await first
-    made[0].is_lost = True
+    made[0].loss = loss
     reader, second = connect()
     await until_made(2)
     reader.feed_eof()  # the command has given it up
@@ -79,3 +104,5 @@ async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection() 
     async with asyncio.timeout(5.0):
         await asyncio.gather(second, third)
     assert len(made) == 2
+    assert [each.options for each in made] == [{}, options]
+    assert made[1].n_relays == 1, "the connection that was given up has none"

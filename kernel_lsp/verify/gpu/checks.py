@@ -286,6 +286,8 @@ async def on_one_of(gpus: Sequence[MeasuringGpu], work: Callable[[MeasuringGpu],
 
 
 def _order(gpu: MeasuringGpu) -> tuple[float, int]:
-    """Sort lost GPUs last, by the end of their time, and others by their candidates."""
+    """Sort lost GPUs last, by the end of their time, and others by their candidates. One that a waiting candidate has
+    brought back is lost no more."""
     lost_until = gpu.device.lost_until
-    return (lost_until if lost_until > time.monotonic() else 0.0, gpu.device.load.n)
+    is_lost = lost_until > time.monotonic() and not gpu.device.slot.is_healthy
+    return (lost_until if is_lost else 0.0, gpu.device.load.n)

@@ -190,7 +190,11 @@ class GpuSlot:
                 self.loss, self._is_used = None, True
                 return None
             was_disconnected, self.loss = self.loss is not None and self.loss.is_disconnected, None
-            problem = await self._replace(has_standby=not was_disconnected)
+            try:
+                problem = await self._replace(has_standby=not was_disconnected)
+            except ConnectionLostError as error:
+                self.loss = Lost(error.message, was_killed=True, is_disconnected=True)  # for the next candidate's turn
+                raise
             self._is_suspect = bool(problem)
             if self._is_disconnected_again(problem):
                 continue

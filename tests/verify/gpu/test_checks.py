@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Unsupported
 from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
-from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, on_one_of
+from kernel_lsp.verify.gpu.device import GpuDevice, Load
 from kernel_lsp.verify.model.cases import Case, Progress
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
@@ -124,3 +126,18 @@ async def test_where_nothing_is_waited_for_all_is_one_turn(tmp_path: Path, is_re
     failure, _ = await checked(tmp_path, clock, is_full=is_full)
     assert failure is None
     assert clock.entries == (["timed"] if is_full else ["waited 0 s", "timed"])
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_a_lost_gpu_gets_candidates_as_soon_as_it_is_back(is_back: bool) -> None:
+    def lent(*, is_healthy: bool, lost_until: float) -> Any:
+        slot = SimpleNamespace(is_healthy=is_healthy)
+        return SimpleNamespace(device=SimpleNamespace(slot=slot, lost_until=lost_until, load=Load()))
+
+    lost, busy = lent(is_healthy=is_back, lost_until=inf), lent(is_healthy=True, lost_until=0.0)
+
+    async def which(gpu: Any) -> Any:
+        return gpu
+
+    with busy.device.load.assigned():
+        assert await on_one_of([lost, busy], which) is (lost if is_back else busy)

@@ -204,6 +204,24 @@ async def test_a_lost_connection_starts_one_worker_and_a_crash_one_more(
         assert len(made) == 4
 
 
+async def test_a_slot_that_was_given_up_starts_one_worker_when_it_comes_back(tmp_path: Path) -> None:
+    """Its machine starts all slots at once: second workers of all of them delay the first ones."""
+    made: list[Worker] = []
+
+    def next_worker() -> Worker:
+        made.append(worker(FAKE))
+        if len(made) == 2:
+            raise ConnectionLostError("no slot came free in time", next_step="repeat the command")
+        return made[-1]
+
+    async with gpu(tmp_path, next_worker) as device:
+        os.kill(device.slot.pid, signal.SIGKILL)
+        with pytest.raises(ConnectionLostError):
+            await run(device, tmp_path, RIGHT)
+        assert isinstance(await run(device, tmp_path, RIGHT), GpuReport)
+        assert len(made) == 3
+
+
 async def test_a_gpu_on_which_the_canary_fails_again_and_again_is_quarantined(tmp_path: Path) -> None:
     workers = [FAKE]
 
