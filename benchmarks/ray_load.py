@@ -16,7 +16,7 @@ import signal
 import statistics
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.ray_trace import Processors, Trace, Try
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
@@ -32,7 +33,6 @@ from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.start import scratch_folder
 from tests.verify.devices.ray_slots import ACTOR, light_python, slots
 from tests.verify.gpu.harness import NoClock, build, case
-from tests.verify.gpu.light_worker import case_seconds
 
 STORE_BYTES = 80 << 20
 N_ELEMENTS = 1000
@@ -45,29 +45,28 @@ class Load:
 
     def __init__(self, given: argparse.Namespace, nodes: Nodes, folder: Path) -> None:
         self.given, self.nodes, self.folder, self.draw = given, nodes, folder, random.Random(given.seed)
-        self.results: Counter[int] = Counter()
         self.failures: list[str] = []
-        self.overheads_s: list[float] = []
         self.kills = Counter[str]()
-        self.stages_s: dict[str, list[float]] = defaultdict(list)
+        self.trace = Trace(given.case_s)
+        self.cases = [case(folder, _name(number), N_ELEMENTS) for number in range(given.evaluations)]
 
     async def evaluate(self, gpus: list[MeasuringGpu], number: int) -> None:
         """Evaluate one candidate and keep its result once."""
+        name, given = _name(number), self.cases[number]
 
         async def on(gpu: MeasuringGpu) -> None:
-            stages, name = StageTimes(), _name(number)
-            cases = [case(self.folder, name, N_ELEMENTS)]
-            job = GpuJob(build(name), cases, (), NoClock(), may_vary=False, rechecks=False, seed=0)
-            n_replaced, started = gpu.device.slot.n_replaced, time.monotonic()
-            found = await gpu.device.evaluate(job, stages)
-            elapsed_s = time.monotonic() - started - stages.stages_s["gpu wait"]
-            self.results[number] += 1
-            if not isinstance(found, GpuReport):
-                self.failures.append(str(found))
-            if gpu.device.slot.n_replaced == n_replaced:
-                self.overheads_s.append(elapsed_s - case_seconds(self.given.case_s, name))
-                for stage, stage_s in stages.stages_s.items():
-                    self.stages_s[stage].append(stage_s)
+            stages, slot = StageTimes(), gpu.device.slot
+            job = GpuJob(build(name), [given], (), NoClock(), may_vary=False, rechecks=False, seed=0)
+            n_replaced, started, outcome = slot.n_replaced, time.monotonic(), "given up"
+            try:
+                found = await gpu.device.evaluate(job, stages)
+                outcome = "undisturbed" if slot.n_replaced == n_replaced else "disturbed"
+                if not isinstance(found, GpuReport):
+                    self.failures.append(str(found))
+            finally:
+                self.trace.tries.append(
+                    Try(number, gpus.index(gpu), started, time.monotonic(), stages.stages_s, outcome)
+                )
 
         await on_one_of(gpus, on)
 
@@ -77,6 +76,7 @@ class Load:
         self.draw.shuffle(kinds)
         for kind in kinds:
             await asyncio.sleep(duration_s / (len(kinds) + 1))
+            self.trace.kills.append((time.monotonic(), kind))
             await (self._lose_worker() if kind == "worker" else self._lose_node())
             self.kills[kind] += 1
 
@@ -88,6 +88,7 @@ class Load:
         await self.nodes.ask("remove")
         await asyncio.sleep(NODE_AFTER_S)
         await self.nodes.ask("add")
+        self.trace.kills.append((time.monotonic(), "node replaced"))
 
 
 async def run(given: argparse.Namespace) -> dict[str, Any]:
@@ -102,10 +103,15 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
         python = light_python(folder, given.case_s)
         devices = await stack.enter_async_context(slots(cluster, folder, given.slots, python))
         start_s = time.monotonic() - started
+        await nodes.ask("count")
         elapsed_s, cpu_s = await under_load(load, [MeasuringGpu(device, NoClock()) for device in devices])
+        processors = json.loads(await nodes.ask("counted"))
         n_replaced = sum(device.slot.n_replaced for device in devices)
-    del given.serve_nodes
-    return {**vars(given), "start_s": start_s, "n_replaced": n_replaced, **summary(load, elapsed_s, cpu_s)}
+    if given.trace:
+        Path(given.trace).write_text("".join(json.dumps(row) + "\n" for row in load.trace.rows()))
+    del given.serve_nodes, given.trace
+    found = summary(load, elapsed_s, cpu_s)
+    return {**vars(given), "start_s": start_s, "n_replaced": n_replaced, **found, **processors}
 
 
 async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float]:
@@ -119,11 +125,14 @@ async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float
         async with turns:
             await load.evaluate(gpus, number)
 
+    watching = asyncio.create_task(load.trace.watch_the_loop())
     losing = asyncio.create_task(load.lose(given.evaluations * given.case_s / given.slots))
     await asyncio.gather(*map(one, range(given.evaluations)))
-    elapsed_s = time.monotonic() - started
+    load.trace.began, load.trace.ended = started, time.monotonic()
+    watching.cancel()
+    cpu_s = time.process_time() - cpu_s
     await losing
-    return elapsed_s, time.process_time() - cpu_s
+    return load.trace.ended - started, cpu_s
 
 
 def before_others(nodes_pid: int) -> None:
@@ -141,24 +150,18 @@ def before_others(nodes_pid: int) -> None:
 def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
     """Return the figures of a run."""
     given = load.given
-    cases_s = [case_seconds(given.case_s, _name(number)) for number in range(given.evaluations)]
-    ideal = given.slots / statistics.fmean(cases_s)
-    overheads = sorted(load.overheads_s)
+    ideal = given.slots / statistics.fmean(map(load.trace.case_s, range(given.evaluations)))
+    results = load.trace.n_results()
     return {
-        "n_lost": sum(not load.results[number] for number in range(given.evaluations)),
-        "n_twice": sum(times > 1 for times in load.results.values()),
+        "n_lost": sum(not results[number] for number in range(given.evaluations)),
+        "n_twice": sum(times > 1 for times in results.values()),
         "n_failed": len(load.failures),
         "failures": load.failures[:3],
         "killed": dict(load.kills),
         "elapsed_s": elapsed_s,
         "per_s": given.evaluations / elapsed_s,
         "of_ideal": given.evaluations / elapsed_s / ideal,
-        "overhead_ms": {
-            "median": 1e3 * statistics.median(overheads),
-            "mean": 1e3 * statistics.fmean(overheads),
-            "p90": 1e3 * overheads[int(0.9 * len(overheads))],
-        },
-        "stages_median_ms": {name: 1e3 * statistics.median(seen) for name, seen in load.stages_s.items()},
+        **load.trace.summary(given.slots),
         "command_cpu_ms": 1e3 * cpu_s / given.evaluations,
         "processors": os.cpu_count(),
         "load_average": os.getloadavg(),
@@ -187,11 +190,11 @@ class Nodes:
     def pid(self) -> int:
         return self._process.pid
 
-    async def ask(self, word: str) -> None:
-        """Have a node added or removed."""
+    async def ask(self, word: str) -> str:
+        """Have a node added or removed, or processor time counted; return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(word.encode() + b"\n")
-        await self._said()
+        return await self._said()
 
     async def _said(self) -> str:
         assert self._process.stdout is not None
@@ -208,19 +211,27 @@ def serve_nodes(given: argparse.Namespace) -> None:
 
     draw = random.Random(given.seed)
     head = {"num_cpus": 0, "num_gpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-    n_processors = (os.cpu_count() or 1) // given.nodes  # a node starts as many actors at once
-    node = {"num_cpus": n_processors, "num_gpus": -(-given.slots // given.nodes), "object_store_memory": STORE_BYTES}
+    n_slots = -(-given.slots // given.nodes)
+    n_processors = min(n_slots, os.cpu_count() or 1)  # a node starts as many actors at once
+    node = {"num_cpus": n_processors, "num_gpus": n_slots, "object_store_memory": STORE_BYTES}
+    processors = Processors(os.getppid())
     nodes = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(given.nodes):
         nodes.add_node(**node)
     answers.write(f"{nodes.address}\n")
     for line in sys.stdin:
-        if line.strip() == "add":
-            nodes.add_node(**node)
-        else:
-            others = [each for each in nodes.list_all_nodes() if each is not nodes.head_node]
-            nodes.remove_node(draw.choice(others), False)
-        answers.write("done\n")
+        answer = "done"
+        match line.strip():
+            case "add":
+                nodes.add_node(**node)
+            case "remove":
+                others = [each for each in nodes.list_all_nodes() if each is not nodes.head_node]
+                nodes.remove_node(draw.choice(others), False)
+            case "count":
+                processors.begin()
+            case "counted":
+                answer = json.dumps(processors.found())
+        answers.write(f"{answer}\n")
     nodes.shutdown()
 
 
@@ -242,6 +253,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--case-s", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trace", default="", help="file for every evaluation's times, as JSON lines")
     parser.add_argument("--undisturbed", action="store_true", help="in the real-time class: needs root")
     parser.add_argument("--serve-nodes", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -56,9 +56,18 @@ def _checked(request: dict[str, Any]) -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(out.tobytes())
     time.sleep(max(0.0, started + seconds - time.monotonic()))
+    slept = {"stages_s": {"sleep": time.monotonic() - started}}
     name = next(iter(request["outputs"]))
     shown = {"path": request["outputs"][name]}
-    return {"status": "ran", "outputs": [shown], "changed_inputs": [], "overrun": [], "scratch_bytes": 0, **NOTHING}
+    return {
+        "status": "ran",
+        "outputs": [shown],
+        "changed_inputs": [],
+        "overrun": [],
+        "scratch_bytes": 0,
+        **NOTHING,
+        **slept,
+    }
 
 
 def main() -> None:
