@@ -102,3 +102,8 @@ def test_a_deep_expression_is_rewritten_without_recursion() -> None:
 def test_a_lookup_of_rows_takes_small_blocks_by_default() -> None:
     inputs = [tensor("weight", 32000, 2048, dtype="bf16"), tensor("ids", 4, 2048, dtype="i64", within=(0, 31999))]
     assert ", 64>>>" in plan_text("def f(weight, ids): return F.embedding(ids, weight)", inputs=inputs).render({})
+
+
+@pytest.mark.parametrize("offset", [0, 1, -2])
+def test_the_gradient_of_a_diagonal_is_zero_beside_it(offset: int) -> None:
+    check(f"def f(x): return x.diagonal({offset}, 1, 2) * 2", inputs=[tensor("x", 3, 7, 9)], backward=True)

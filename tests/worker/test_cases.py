@@ -306,6 +306,13 @@ def test_a_nan_counts_where_integers_are_no_conversions(tmp_path: Path) -> None:
     assert not make_case("forward", {"x": (4, 8)}, "special_nan", tmp_path).is_degenerate
 
 
+def test_the_deviations_of_the_lowest_numbers_have_squares_in_f32(tmp_path: Path) -> None:
+    """PyTorch on a CPU had 3.8e31, by f64, and every kernel an infinity."""
+    capture_text("def f(x):\n    return x.std()", "f", inputs=[tensor("x", 4, 8)])
+    lowest = load(make_case("forward", {"x": (4, 8)}, "lowest_rows", tmp_path).inputs, "x").min()
+    assert -1e18 < lowest < -1e9
+
+
 @pytest.mark.parametrize(
     ("code", "is_made"),
     [

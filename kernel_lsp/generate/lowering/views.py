@@ -233,6 +233,23 @@ def _diagonal(call: Call) -> Tensor:
     return call.builder.view(source, call.shape(), to_source)
 
 
+@lowers("diagonal_scatter")
+def _diagonal_scatter(call: Call) -> Tensor:
+    base, source = call.tensor(0), call.tensor(1, "src")
+    rank = len(base.shape)
+    offset = call.integer(2, "offset", 0)
+    first, second = call.axis(3, "dim1", rank, 0), call.axis(4, "dim2", rank, 1)
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        place = index[first] - max(-offset, 0)
+        is_on = compare("eq", index_value(index[second]), index_value(place + max(offset, 0)))
+        others = (position for axis, position in enumerate(index) if axis not in (first, second))
+        inside = both(in_range(place, source.shape[-1]), is_on)
+        return guarded(inside, cast(Access(source, (*others, place)), base.dtype), Access(base, index))
+
+    return call.builder.pointwise(base.dtype, call.shape(), element)
+
+
 @lowers("slice_scatter")
 def _slice_scatter(call: Call) -> Tensor:
     base, source = call.tensor(0), call.tensor(1, "src")
