@@ -216,7 +216,7 @@ def published_table(results: dict[str, Any]) -> str:
     rows.append("|---" * (len(TOLERANCES) + 2) + "|")
     for verdict in judged:
         under = [short(verdict, name) for name in TOLERANCES]
-        times = [f"{each['x']['value']:.2f}x" for each in verdict["times"].values()]
+        times = [f"{each['x']['value']:.2f}x ({each['x']['claim']})" for each in verdict["times"].values()]
         rows.append(f"| {verdict['name']} | {' | '.join(under)} | {', '.join(times) or '-'} |")
     return "\n".join(rows)
 
