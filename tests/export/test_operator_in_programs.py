@@ -257,8 +257,16 @@ def test_a_report_says_what_computes(
 
 def test_compiled_code_reads_the_classes_of_submodules(tmp_path: Path) -> None:
     module = use(load_module_operator(tmp_path))(RMSNorm(8))
-    for act, says in ((torch.nn.Identity(), "the tensors are on cpu"), (torch.nn.ReLU(), "act is not Identity")):
+    hooked = torch.nn.Identity()
+    hooked.register_forward_hook(lambda *given: given[-1])
+    acts = (
+        (torch.nn.Identity(), "the tensors are on cpu"),
+        (torch.nn.ReLU(), "act is not Identity"),
+        (hooked, "act has hooks"),
+    )
+    for act, says in acts:
         module.act = act
+        torch._dynamo.reset()  # compiled code has no guards on hooks
         with warned() as messages:
             torch.compile(module, fullgraph=True, backend="eager")(torch.randn(3, 8))
         assert len(messages) == 1

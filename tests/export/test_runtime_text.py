@@ -257,6 +257,11 @@ class Block(torch.nn.Module):
         return self.act(x)
 
 
+def hooked(module: Block) -> Block:
+    module.act.register_forward_hook(lambda *given: given[-1] * 2)
+    return module
+
+
 class Other(Block):
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -272,6 +277,7 @@ class Other(Block):
         (Block(torch.nn.Tanh(), scale=3.0), "config.scale is 3.0"),
         (Block(torch.nn.Tanh(), scales=(1.0, 3.0)), "scales is (1.0, 3.0)"),
         (Block(torch.nn.Tanh(), none=1), "none is 1"),
+        (hooked(Block(torch.nn.Tanh())), "act has hooks, which kernels do not call"),
     ],
 )
 def test_a_module_that_holds_something_else_is_pytorchs(runtime: ModuleType, module: Any, says: str) -> None:

@@ -74,9 +74,12 @@ class ModuleUse:
             if not (is_list or isinstance(found, type(captured))) or (tuple(found) if is_list else found) != captured:
                 return self._other(name, found, captured)
         for path, captured in self.code.items():
-            found = type(_attribute(module, path)).__name__
+            part = _attribute(module, path)
+            found = type(part).__name__
             if found != captured:
                 return self._other(path, found, captured)
+            if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+                return f"{path} has hooks, which kernels do not call: remove them, or put them on the whole module"
         if self.training is not None:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
