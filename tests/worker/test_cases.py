@@ -313,6 +313,17 @@ def test_the_deviations_of_the_lowest_numbers_have_squares_in_f32(tmp_path: Path
     assert -1e18 < lowest < -1e9
 
 
+@pytest.mark.parametrize(("family", "is_made"), [("normal", True), ("small_integers", False)])
+def test_gradients_through_an_order_are_asked_for_where_no_elements_are_equal(
+    family: str, is_made: bool, tmp_path: Path
+) -> None:
+    """PyTorch gives the gradient to the one of two equal elements, and a kernel of `topk` to the other."""
+    capture_text("def f(x):\n    return x.topk(3).values", "f", inputs=[tensor("x", 7, 9)], backward=True)
+    case = make_case("backward", {"x": (7, 9), "grad_out": (7, 3)}, family, tmp_path)
+    assert case.is_degenerate != is_made
+    assert not make_case("forward", {"x": (7, 9)}, family, tmp_path).is_degenerate
+
+
 @pytest.mark.parametrize(
     ("code", "is_made"),
     [

@@ -41,7 +41,7 @@ def make_cases(request: dict[str, Any]) -> dict[str, Any]:
     sizes, problem = bind_sizes(captured, request["shapes"])
     if problem:
         raise Failure(problem)
-    reason = _cannot_make(captured, family, sizes)
+    reason = _cannot_make(captured, family, sizes, request["operation"] == "backward")
     if reason:
         return {"degenerate": True, "reason": reason}
     try:
@@ -104,13 +104,13 @@ def _sample(captured: Captured, request: dict[str, Any], case: Case, sizes: dict
     return sample_of(captured, case, {**captured.captured_sizes, **sizes}, int(request["seed"]), device, from_bytes)
 
 
-def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int]) -> str:
+def _cannot_make(captured: Captured, family: str, sizes: dict[sympy.Symbol, int], is_backward: bool) -> str:
     """Explain why the family cannot be made at these sizes; empty when it can."""
     if has_no_place(family, [leaf.dtype for leaf in captured.inputs.tensors if leaf.state is None]):
         return "no other floating input is there to hold a special value"
     if may_overflow_as_divisors(captured, family):
         return "a reciprocal of such numbers is no number"
-    if reason := why_it_is_for_other_code(captured, family):
+    if reason := why_it_is_for_other_code(captured, family, is_backward):
         return reason
     if family != GIVEN:
         return ""

@@ -36,6 +36,11 @@ LOWEST_OF_GATED = 62
 gate."""
 LOWEST_OF_DEVIATIONS = 40
 """Exponent of -1.1e12: the squares of a million such numbers have a sum in f32. PyTorch adds them in f64 on a CPU."""
+TIED_FAMILIES = (
+    "small_integers", "halves", "constant_rows", "one_hot", "zeros", "negative_zeros", "special_inf",
+    "special_minus_inf"
+)  # fmt: skip
+"""Families of inputs with equal elements in a row."""
 FLOATING = tuple(name for dtype, name in PLAN_NAMES.items() if dtype.is_floating_point)
 INTEGERS = tuple(name for dtype, name in PLAN_NAMES.items() if not dtype.is_floating_point and dtype != torch.bool)
 
@@ -66,8 +71,10 @@ def why_it_tells_nothing(
     return reason
 
 
-def why_it_is_for_other_code(captured: Captured, family: str) -> str:
+def why_it_is_for_other_code(captured: Captured, family: str, is_backward: bool) -> str:
     """Return why the family does not apply to this code; empty where it does."""
+    if is_backward and family in TIED_FAMILIES and captured.has("order"):
+        return "the code orders elements, and PyTorch leaves open which of equal ones has the gradient"
     if family == HIGHEST_ROWS and not captured.has("extreme"):
         return "the code takes no extreme"
     if family == LOW and not captured.has("exponential"):
