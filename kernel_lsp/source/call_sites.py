@@ -26,6 +26,7 @@ from kernel_lsp.source.python_file import (
     nested,
     symbol_called,
 )
+from kernel_lsp.source.pytorch import KERNELBENCH_CLASS
 
 OPERATOR_MARK = "# Written by kernel-lsp ("
 """First characters of an operator's file and of its runtime."""
@@ -370,8 +371,9 @@ def is_offered(out: Path, name: str) -> bool:
 
 
 def called_name(symbol: str, method: str) -> str:
-    """Return the name that makes what the operator is put into: of a module's method the class, else the target."""
-    return symbol.removesuffix(f".{method}")
+    """Return the name that makes what the operator is put into: of a module's method the class, else the target. A
+    KernelBench file has its class without being asked."""
+    return symbol.removesuffix(f".{method}") or KERNELBENCH_CLASS
 
 
 def method_used(out: Path, name: str) -> str:

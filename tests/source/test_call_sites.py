@@ -70,6 +70,12 @@ def test_operators_of_two_methods_are_each_put_in_once(tmp_path: Path) -> None:
     assert path.read_text() == f"{above}\ny = use_scale_gate(Scale(1))\n"
 
 
+def test_the_operator_of_a_kernelbench_file_is_put_into_its_model(tmp_path: Path) -> None:
+    operator = workspace(tmp_path, train="from pkg.model import Model\n\ny = Model(1), (lambda: 1)()\n")
+    (text,) = use_operator(tmp_path, replace(operator, symbol="")).texts.values()
+    assert text.endswith("y = use_scale(Model(1)), (lambda: 1)()\n")
+
+
 def test_a_class_in_a_class_is_called_by_all_of_its_names(tmp_path: Path) -> None:
     inside = (
         "class Net:\n    class Block:\n        pass\n\n    def __init__(self):\n        self.block = self.Block(8)\n"
