@@ -127,11 +127,13 @@ class Slot:
         """End a relay, which removes its files."""
         import os
 
-        if (relay := self.relays.pop(name, None)) is not None:
-            os.close(self.leashes.pop(name))
+        if (relay := self.relays.get(name)) is not None:
+            if (leash := self.leashes.pop(name, None)) is not None:
+                os.close(leash)
             if relay.stdin is not None:
                 relay.stdin.close()
-            await relay.wait()
+            await relay.wait()  # known until then: `close_all` waits, too
+            self.relays.pop(name, None)
 
     async def close_all(self) -> None:
         """End all relays: Ray would kill them before they have removed their files."""
