@@ -43,6 +43,12 @@ def members_of(parsed: ParsedCuda, declarations: Iterable[Node]) -> Members:
     return found
 
 
+def members_of_parameter(members: Members, parameter: Variable) -> dict[str, Variable]:
+    """Return the members of the structure of the file that a parameter is, or points to."""
+    words = re.findall(r"\w+", re.sub(r"<.*>", "", parameter.type_text)) if members else []
+    return next((members[word] for word in words if word in members), {})
+
+
 def structure_arrays(
     parsed: ParsedCuda, members: Members, constants: Mapping[str, int]
 ) -> dict[tuple[str, str], Sized]:

@@ -13,7 +13,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cached import once
 from kernel_lsp.rules.cuda import declarations, fields
 from kernel_lsp.rules.cuda.definition import Definition
-from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes
+from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes, linear_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape, launch_shapes
 from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.kernel_texts import (
@@ -118,6 +118,12 @@ class CudaFile:
     def axis_sizes(self) -> frozenset[AxisSize]:
         """The sizes by which launched kernels bound their grids along x and y."""
         return frozenset(axis_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
+
+    @once
+    def linear_sizes(self) -> frozenset[tuple[str, int]]:
+        """The sizes by which launched kernels bound their one index across the grid: kernel, position of the
+        parameter."""
+        return frozenset(linear_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
 
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:

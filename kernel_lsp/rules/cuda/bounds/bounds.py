@@ -13,6 +13,7 @@ from kernel_lsp.rules.cuda.bounds.borders import before_the_border, beyond_the_r
 from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, sum_terms, unguarded_coordinates
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
+from kernel_lsp.rules.cuda.members import members_of_parameter
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.threads.threads import (
@@ -100,8 +101,13 @@ def missing_bound_check(kernel: Function) -> Iterator[Hit]:
 def _takes_no_size(kernel: Function) -> bool:
     """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly. The seed
     of a generator is no size: one state for each thread is allocated."""
-    sizes = (each for each in kernel.parameters if each.is_integer and not _SEED.search(each.name))
-    return bool(kernel.lambdas) or not any(True for _ in sizes)
+    inside = (each for given in kernel.parameters for each in _members_of(kernel, given).values())
+    sizes = (each for each in (*kernel.parameters, *inside) if each.is_integer)
+    return bool(kernel.lambdas) or all(_SEED.search(each.name) for each in sizes)
+
+
+def _members_of(kernel: Function, parameter: Variable) -> dict[str, Variable]:
+    return members_of_parameter(kernel.file.members, parameter)
 
 
 def _unchecked_dims(kernel: Function) -> frozenset[str]:
@@ -256,7 +262,7 @@ def _clamps(kernel: Function) -> list[Node]:
 def _indexed_by_number(kernel: Function) -> Iterator[Node]:
     """Yield the parameter subscripts that mention both block-dependent and thread-dependent names."""
     threads, blocks, subscripts = thread_names(kernel), block_names(kernel), kernel.subscripts
-    arrays = tuple([parameter.name for parameter in kernel.parameters if parameter.is_pointer])
+    arrays = tuple([each.name for each in kernel.parameters if each.is_pointer or _members_of(kernel, each)])
     others: set[str] = set()
     for index, text in enumerate(kernel.file.texts(subscripts)):
         if text not in others:
@@ -270,8 +276,8 @@ def _indexed_by_number(kernel: Function) -> Iterator[Node]:
 def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -> bool:
     """Return whether this is ``p[i]`` of a pointer parameter, with i derived from block and thread indices along one
     of the dims."""
-    array = kernel.variable(subscript.child_by_field_id(fields.ARGUMENT))
-    if array is None or array not in kernel.parameters or not array.is_pointer:
+    array = _given_array(kernel, subscript.child_by_field_id(fields.ARGUMENT))
+    if array is None or not array.is_pointer:
         return False
     indices = subscript.child_by_field_id(fields.INDICES)
     index = kernel.names_in(indices)
@@ -281,6 +287,16 @@ def _is_global_access(kernel: Function, subscript: Node, dims: frozenset[str]) -
     if meaning not in cache:
         cache[meaning] = _has_number_along(kernel, indices, dims)
     return cache[meaning]
+
+
+def _given_array(kernel: Function, node: Node | None) -> Variable | None:
+    """Return the parameter that is subscripted, or the member of a parameter's structure: ``image.pixels[i]``."""
+    owner = node.child_by_field_id(fields.ARGUMENT) if node is not None and node.type == "field_expression" else None
+    given = kernel.variable(node if owner is None else owner)
+    if given is None or given not in kernel.parameters:
+        return None
+    name = None if node is None or owner is None else node.child_by_field_name("field")
+    return given if name is None else _members_of(kernel, given).get(kernel.source(name))
 
 
 def _is_of_whole_tiles(kernel: Function, access: Node) -> bool:

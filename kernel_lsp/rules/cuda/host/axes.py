@@ -1,4 +1,4 @@
-"""Find the size that each kernel of a file bounds its grid by, along x and along y."""
+"""Find the size that each kernel of a file bounds its grid by: along x and along y, or along x alone."""
 
 from __future__ import annotations
 
@@ -25,6 +25,37 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
         bounds = {axis: _bounds(kernel["body"], axis) & positions.keys() for axis in AXES}
         if all(len(names) == 1 for names in bounds.values()) and bounds["x"] != bounds["y"]:
             yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
+
+
+def linear_sizes(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the kernels in which each thread handles the element at its index across the grid, and the position of the
+    parameter that the index is checked against."""
+    for kernel in _KERNEL.finditer(text):
+        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
+        positions = {words[-1]: index for index, words in enumerate(given) if words}
+        bounds = _linear_bounds(kernel["body"]) & positions.keys()
+        if len(bounds) == 1:
+            yield kernel["name"], positions[next(iter(bounds))]
+
+
+@lru_cache(maxsize=512)
+def _linear_bounds(body: str) -> frozenset[str]:
+    """Return the names that the one index across the grid is compared with. None where the index changes, another one
+    exists, or the size is compared with anything else."""
+    if body.count("blockIdx") != 1 or "gridDim" in body or not (index := _LINEAR_INDEX.search(body)):
+        return frozenset()
+    name = index["name"]
+    rest = body[index.end() :]
+    found = re.findall(rf"(?<![-+*/.\w] )(?<![-+*/.\w])\b{name}\s*(?:<|>=)\s*(\w+)\s*(?=[)&|?])", rest)
+    is_moved = re.search(rf"\b{name}\s*(?:[-+*/]?=(?!=)|\+\+|--|\+\s*\w*\s*[*<>])|(?:\+\+|--|&){name}\b", rest)
+    is_compared = len(re.findall(rf"\b{name}\b[^;{{}}&|?]*(?:<=?|>=?)(?![<>])", rest))
+    return frozenset(found) if is_moved is None and is_compared == len(found) else frozenset()
+
+
+_LINEAR_INDEX = re.compile(
+    r"\b(?P<name>\w+)\s*=\s*(?:static_cast<[\w: ]+>\s*\(\s*|\([\w: ]+\)\s*)?(?:blockIdx\.x\s*\)?\s*\*\s*\w+(?:\.x)?"
+    r"|\w+(?:\.x)?\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\s*;"
+)
 
 
 @lru_cache(maxsize=512)  # each pause while typing leaves a text behind

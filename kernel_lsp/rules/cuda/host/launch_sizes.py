@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from tree_sitter import Node
@@ -34,7 +35,8 @@ MAX_NAMES = 4
     summary="A launch has fewer or more threads than its array has elements",
     why="""
     A grid of `n / 256` blocks leaves out the last `n % 256` elements: round it up, and check the index in the kernel.
-    A grid whose axes are swapped covers a square of an image alone. One with more threads than an array has elements
+    A grid whose axes are swapped covers a square of an image alone, one made of a factor of the size (`rows` where the
+    kernel checks `rows * cols`) covers a part. One with more threads than an array has elements
     writes behind its end where the kernel checks nothing.
     """,
     bad="""
@@ -71,7 +73,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
         message = message or _truncated(function, parts[0]) or _capped(function, call, parts[0])
         message = message or _exchanged(function, parts) or _too_large(function, parts) or _without_tail(function, call)
-        message = message or _rounded_up(function, call, parts)
+        message = message or _rounded_up(function, call, parts) or _too_few(function, call, parts)
         if message:
             yield hit(function.file, parts[0], message)
             continue
@@ -345,3 +347,63 @@ def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[
         if n is not None and blocks * threads > n:
             return f"launch has {blocks * threads} threads for the {n} elements of `{function.source(argument)}`"
     return ""
+
+
+def _too_few(function: Function, call: Node, parts: list[Node]) -> str:
+    """Return the message for a grid that covers a part of the size by which the kernel checks its index, or an empty
+    text. Launches of parts are left out: those in a loop, and those of a pointer that is moved."""
+    place, arguments = dict(function.file.linear_sizes).get(function.callee(call)), function.arguments(call)
+    is_moved = any(each.type == "pointer_expression" or function.operator(each) == "+" for each in arguments)
+    if place is None or place >= len(arguments) or is_moved or function.loop_around(call) is not None:
+        return ""
+    size, threads = arguments[place], _product(function, parts[1])
+    blocks, n = _product(function, parts[0]), known_value(function, size)
+    if blocks is not None and threads is not None and n is not None:
+        message = f"grid has {blocks * threads} threads for the {n} elements of `{function.source(size)}`"
+        return message if 0 < blocks * threads < n else ""
+    rounded = _rounded_size(function, parts[0], parts[1])
+    covered = Counter[str]() if rounded is None else _open_factors(function, rounded)
+    whole = _open_factors(function, size)
+    missing = " * ".join((whole - covered).elements())
+    is_part = bool(covered) and bool(missing) and not covered - whole
+    return f"grid covers a part of `{function.source(size)}`: `{missing}` is missing from its size" if is_part else ""
+
+
+def _rounded_size(function: Function, node: Node, threads: Node, depth: int = 0) -> Node | None:
+    """Return the size of a grid that is rounded up to blocks: n of ``(n + 255) / 256`` or ``ceil_div(n, 256)``."""
+    arguments = function.arguments(node) if node.type == "call_expression" else []
+    inner = definition(function, node)
+    if node.type in ("parenthesized_expression", "cast_expression"):
+        inner = node.child_by_field_id(fields.VALUE) or node.named_children[-1]
+    elif len(arguments) == 1:
+        inner = arguments[0]
+    if inner is not None and depth <= MAX_NAMES:
+        return _rounded_size(function, inner, threads, depth + 1)
+    size, divisor = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
+    if len(arguments) == 2 and _ROUNDING_NAME.search(function.callee(node)):
+        size, divisor = arguments
+    elif size is None or divisor is None or function.operator(node) != "/" or "+" not in function.source(size):
+        return None
+    while size is not None and (function.operator(size) in ("+", "-") or size.type == "parenthesized_expression"):
+        size = size.child_by_field_id(fields.LEFT) or next(iter(size.named_children), None)
+    known = known_value(function, divisor)
+    is_of_block = function.source(divisor) == function.source(threads) or function.source(divisor).endswith(".x")
+    is_of_block = is_of_block or (known is not None and known == _product(function, threads))
+    return size if is_of_block else None
+
+
+_ROUNDING_NAME = re.compile(r"ceil|cdiv|div_?up|blocks", re.IGNORECASE)
+
+
+def _open_factors(function: Function, node: Node, depth: int = 0) -> Counter[str]:
+    """Return the names in a product and in the products that they stand for; none where it has other parts."""
+    found: Counter[str] = Counter()
+    for factor in product_of(function, node):
+        inner = definition(function, factor) if depth <= MAX_NAMES else None
+        if inner is not None and (parts := _open_factors(function, inner, depth + 1)):
+            found += parts
+        elif factor.type in ("identifier", "field_expression"):
+            found[function.source(factor)] += 1
+        else:
+            return Counter()
+    return found

@@ -10,6 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.kernel_texts import assigned
+from kernel_lsp.rules.cuda.members import members_of_parameter
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
@@ -20,6 +21,7 @@ from kernel_lsp.rules.cuda.threads.threads import (
     block_names,
     growth,
     is_loop_variable,
+    thread_names,
 )
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
 from kernel_lsp.rules.finding import QuickFix
@@ -137,7 +139,7 @@ def index_overflow(function: Function) -> Iterator[Hit]:
     "narrow-loop-index",
     WARNING,
     on="device",
-    needs=("size_t int64_t ptrdiff_t long",),
+    needs=("size_t int64_t ptrdiff_t long .",),
     summary="An `int` counts up to a 64-bit size, or is compared with one",
     why="For sizes from 2³¹ on the counter overflows, which is undefined. Count in the type of the size.",
     bad="""
@@ -157,21 +159,17 @@ def narrow_loopindex_of(function: Function) -> Iterator[Hit]:
         condition = loop.child_by_field_id(fields.CONDITION)
         if loop.type != "for_statement" or condition is None or condition.type != "binary_expression":
             continue
-        index = function.variable(condition.child_by_field_id(fields.LEFT))
-        size = function.variable(condition.child_by_field_id(fields.RIGHT))
-        if index is None or size is None or function.operator(condition) not in ("<", "<="):
+        index, size = (condition.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT))
+        counter, wide = function.variable(index), _given_wide_type(function, size)
+        if counter is None or not wide or function.operator(condition) not in ("<", "<="):
             continue
-        is_narrow = index.is_integer and not index.is_wide_integer and is_loop_variable(function, index)
-        if is_narrow and size.is_wide_integer and size in function.parameters:
-            type_node = index.declaration.child_by_field_id(fields.TYPE)
-            fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
-            message = f"32-bit counter `{index.name}` against the 64-bit size `{size.name}`"
-            yield hit(file, condition, message, *fixes)
-    for index, size in _compared_grid_indices(function):
-        type_node = index.declaration.child_by_field_id(fields.TYPE)
-        fixes = () if type_node is None else (_retyped(file, type_node, size.element),)
-        message = f"32-bit index `{index.name}` against the 64-bit size `{size.name}`: it overflows from 2^31 on"
-        yield hit(file, index.declaration, message, *fixes)
+        if counter.is_integer and not counter.is_wide_integer and is_loop_variable(function, counter):
+            message = f"32-bit counter `{counter.name}` against the 64-bit size `{function.source(size or condition)}`"
+            yield hit(file, condition, message, *_retyped(file, counter, wide))
+    for grid_index, bound, wide in _compared_grid_indices(function):
+        size_text = function.source(bound)
+        message = f"32-bit index `{grid_index.name}` against the 64-bit size `{size_text}`: it overflows from 2^31 on"
+        yield hit(file, grid_index.declaration, message, *_retyped(file, grid_index, wide))
     for variable, product, factor in _products_widened_elsewhere(function):
         message = f"32-bit product for `{variable.name}`: `{factor}` is widened elsewhere, here it wraps from 2^31 on"
         yield hit(file, product, message)
@@ -242,21 +240,58 @@ def _is_loaded(function: Function, name: str) -> bool:
     return bool(values) and all(value is not None and value.type == "subscript_expression" for value in values)
 
 
-def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Variable]]:
-    """Yield each `int` grid index with the 64-bit parameter that bounds it."""
-    found: dict[int, tuple[Variable, Variable]] = {}
+def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Node, str]]:
+    """Yield each `int` grid index with the 64-bit size that bounds it, and the type of that."""
+    found: dict[int, tuple[Variable, Node, str]] = {}
     for condition in function.conditions():
         comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
         if comparison.type != "binary_expression" or function.operator(comparison) not in ("<", "<=", ">", ">="):
             continue
-        index, size = (function.variable(comparison.child_by_field_id(f)) for f in (fields.LEFT, fields.RIGHT))
-        if index is None or size not in function.parameters or index.value is None or size is None:
+        size = comparison.child_by_field_id(fields.RIGHT)
+        index, wide = function.variable(comparison.child_by_field_id(fields.LEFT)), _given_wide_type(function, size)
+        if index is None or index.value is None or size is None or not wide:
             continue
         is_narrow = index.is_integer and not index.is_wide_integer and not is_loop_variable(function, index)
         value = function.source(index.value)
-        if is_narrow and size.is_wide_integer and "blockIdx" in value and "blockDim" in value:
-            found.setdefault(id(index), (index, size))
+        if is_narrow and "blockIdx" in value and "blockDim" in value:
+            found.setdefault(id(index), (index, size, wide))
     yield from found.values()
+
+
+def _given_wide_type(function: Function, node: Node | None, depth: int = 0) -> str:
+    """Return the type of a 64-bit size that a kernel is given: a parameter, a member of one, a product of them, or a
+    name for it. An empty text for others."""
+    if node is None or depth > MAX_STEPS:
+        return ""
+    if node.type == "field_expression":
+        owner, name = function.variable(node.child_by_field_id(fields.ARGUMENT)), node.child_by_field_name("field")
+        is_given = owner is not None and owner in function.parameters and name is not None
+        inside = members_of_parameter(function.file.members, owner) if is_given and owner is not None else {}
+        member = None if name is None else inside.get(function.source(name))
+        return member.element if member is not None and member.is_wide_integer else ""
+    if node.type == "binary_expression" and function.operator(node) == "*":
+        sides = [node.child_by_field_id(field) for field in (fields.LEFT, fields.RIGHT)]
+        is_open = all(function.constant(side) is None for side in sides)
+        is_of_grid = not function.names_in(node).isdisjoint(block_names(function) | thread_names(function))
+        types = (_given_wide_type(function, side, depth + 1) or _cast_to_wide(function, side) for side in sides)
+        return next(filter(None, types), "") if is_open and not is_of_grid else ""
+    size = function.variable(node)
+    if size is None or not size.is_wide_integer:
+        return ""
+    is_named = not size.writes and _given_wide_type(function, size.value, depth + 1) != ""
+    return size.element if size in function.parameters or is_named else ""
+
+
+def _cast_to_wide(function: Function, node: Node | None) -> str:
+    """Return the type of ``static_cast<int64_t>(rows)`` of a parameter, an empty text for other factors."""
+    found = _WIDE_CAST.fullmatch("" if node is None else function.source(node))
+    is_given = found is not None and any(each.name == found["name"] for each in function.parameters)
+    return found["type"] or found["old"] if found is not None and is_given else ""
+
+
+MAX_STEPS = 8
+"""Maximum names and factors that a size is followed through."""
+_WIDE_CAST = re.compile(rf"(?:static_cast<\s*(?P<type>{_WIDE})\s*>|\(?(?P<old>{_WIDE})\)?)\s*\(?\s*(?P<name>\w+)\s*\)?")
 
 
 def _has_full_rows(function: Function, tile: Variable) -> bool:
@@ -333,6 +368,8 @@ def _loaded_indices(function: Function, product: Node) -> list[Variable]:
     return [a for a in arrays if a is not None and a.is_pointer and a.element in _NARROW_INDICES]
 
 
-def _retyped(file: File, type_node: Node, new_type: str) -> QuickFix:
-    edit = file.parsed.replace(type_node, new_type)
-    return QuickFix(f"Count in `{new_type}`", (edit,), True)
+def _retyped(file: File, index: Variable, new_type: str) -> tuple[QuickFix, ...]:
+    type_node = index.declaration.child_by_field_id(fields.TYPE)
+    if type_node is None:
+        return ()
+    return (QuickFix(f"Count in `{new_type}`", (file.parsed.replace(type_node, new_type),), True),)

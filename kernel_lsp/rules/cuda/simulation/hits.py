@@ -69,13 +69,14 @@ def simulated(function: Function) -> tuple[Fault, ...]:
     return function.caches["simulated"][0]
 
 
-_MAY_RACE = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[")
+_MAY_BE_FAULTY = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[|(?:\.|->)\w+\[")
+"""Races, and arrays of structures, whose strides no other rule follows."""
 MAX_PLAIN_ACCESSES = 8
 
 
 def _may_be_faulty(function: Function) -> bool:
     """Return whether a simulation may find anything: threads of a plain kernel only write elements of their own."""
-    if _MAY_RACE.search(function.text) or function.text.count("[") > MAX_PLAIN_ACCESSES:
+    if _MAY_BE_FAULTY.search(function.text) or function.text.count("[") > MAX_PLAIN_ACCESSES:
         return True
     return bool(function.file.helper_texts) and bool(function.file.helpers_of(function.text.encode()))
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
+from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.accesses import Access, excludes, is_same
 from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, whole_text
@@ -308,7 +309,8 @@ class Watcher(Caller):
                 self.note("KL211", self.sites(node)[-1], "banks")
         steps = {two - one for one, two in pairwise(first)}
         is_strided = memory.kind == "global" and len(steps) == 1 and abs(min(steps)) > MIN_OPEN_STRIDE
-        if is_strided and (len(self.frames) > 1 or self._is_by_function(node)):
+        is_of_structure = node.type == "call_expression" or _is_member_access(node)
+        if is_strided and (len(self.frames) > 1 or is_of_structure or self._is_by_function(node)):
             self.patterns.add(memory.name)
             self.note("KL210", self.sites(node)[0], "stride")
 
@@ -487,3 +489,9 @@ class Watcher(Caller):
         if (place.address.origins | self.origins) & (DATA | CHOSEN) or "==" in self.root.text:
             return False
         return any(value.origins & along and not place.address.origins & along for along in ALONG)
+
+
+def _is_member_access(node: Node) -> bool:
+    """Return whether the node is an element of a structure's array, which `strides` does not follow: ``m.data[i]``."""
+    array = node.child_by_field_id(fields.ARGUMENT) if node.type == "subscript_expression" else None
+    return array is not None and array.type == "field_expression"
