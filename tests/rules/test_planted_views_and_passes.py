@@ -1,11 +1,11 @@
-"""Planted defects of kernels that take structures and of launches of several sizes, each beside correct code of the
-same form."""
+"""Planted defects of kernels that take structures, of launches of several sizes, and of loops over passes, each beside
+correct code of the same form."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda
+from kernel_lsp.rules import cuda, pytorch
 
 VIEW = (
     "template <typename T> struct View {{\n    T* data;\n    int rows;\n    int cols;\n"
@@ -22,6 +22,10 @@ TURNED = "if (x >= m.rows || y >= m.cols) return;"
 
 def codes(text: str) -> set[str]:
     return {finding.code for finding in cuda.check(text)}
+
+
+def python_codes(text: str) -> set[str]:
+    return {finding.code for finding in pytorch.check(text)}
 
 
 @pytest.mark.parametrize(
@@ -129,3 +133,98 @@ def test_grids_of_a_part_are_found(host: str, is_found: bool) -> None:
         f"void run(float* x, int c, int h, int w) {{\n    {host}\n}}\n"
     )
     assert ("KL256" in codes(text)) is is_found
+
+
+PASSES = (
+    "import torch\nimport torch.nn.functional as F\n\n"
+    "@torch.inference_mode()\ndef predict(model, models, x: torch.Tensor, n, device):\n"
+    "    mean = 0\n{body}\n    return mean\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("    for _ in range(n):\n        mean = mean + model(x.to(device))", True),
+        ("    for each in models:\n        with torch.autocast('cuda'):\n            mean += each(x.cuda())", True),
+        ("    for _ in range(n):\n        batch = x.to(device, non_blocking=True)\n        mean += model(batch)", True),
+        ("    mean = torch.stack([each(x.to('cuda')) for each in models]).mean(0)", True),
+        ("    x = x.to(device)\n    for _ in range(n):\n        mean += model(x)", False),
+        ("    x = x.to(device)\n    for _ in range(n):\n        mean += model(x.to(device))", False),
+        ("    for x in models:\n        mean += model(x.to(device))", False),
+        ("    for each in models:\n        mean += each(x.to(each.device))", False),
+        ("    for device in models:\n        mean += model(x.to(device))", False),
+        ("    for _ in range(n):\n        x = x.roll(1)\n        mean += model(x.to(device))", False),
+        ("    for _ in range(n):\n        x.normal_()\n        mean += model(x.to(device))", False),
+        ("    for _ in range(n):\n        models.fill(x)\n        mean += model(x.to(device))", False),
+        ("    for i in range(n):\n        if i == 0:\n            mean = model(x.to(device))", False),
+        ("    for _ in range(n):\n        mean += x.to('cpu')", False),
+        ("    for _ in range(n):\n        try:\n            return model(x.to(device))\n        except RuntimeError:\n"
+         "            pass", False),
+        ("    for _ in range(n):\n        mean += x.to(torch.float64).sum()", False),
+        ("    a = x.numpy()\n    for i in range(n):\n        a[i] = 0\n        mean += model(x.to(device))", False),
+        ("    for _ in range(n):\n        moved = model.to(device)\n        mean += moved(x)", False),
+    ],
+)  # fmt: skip
+def test_copies_of_one_tensor_in_a_loop_are_found(body: str, is_found: bool) -> None:
+    assert ("KL176" in python_codes(PASSES.format(body=body))) is is_found
+
+
+CLOUDS = (
+    "import torch\nfrom torch import nn\n\n\ndef knn(points, k):\n{body}\n\n"
+    "class Edge(nn.Module):\n    def forward(self, x):\n        return knn({given}, 8)\n"
+)
+APPENDED = (
+    "    out = []\n    for cloud in points:\n        out.append(torch.cdist(cloud, cloud).topk(k).indices)\n"
+    "    return torch.stack(out)\n"
+)
+COUNTED = (
+    "    out = []\n    for b in range(points.shape[0]):\n        out.append(torch.cdist(points[b], points[b]))\n"
+    "    return torch.stack(out)\n"
+)
+LISTED = "    return torch.stack([torch.linalg.norm(cloud) for cloud in points])\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "is_found"),
+    [
+        (APPENDED, "x.detach().float()", True),
+        (COUNTED, "x.contiguous()", True),
+        (COUNTED.replace("points.shape[0]", "len(points)"), "x.contiguous()", True),
+        (LISTED, "x.contiguous()", True),
+        (APPENDED, "[each.float() for each in x]", False),
+        (APPENDED, "self.clouds", False),
+        (APPENDED.replace("torch.cdist(cloud, cloud)", "self.search(cloud)"), "x.detach().float()", False),
+        ("    return torch.cdist(points, points).topk(k).indices\n", "x.detach().float()", False),
+    ],
+)
+def test_loops_over_what_a_forward_gives_are_found(body: str, given: str, is_found: bool) -> None:
+    assert ("KL107" in python_codes(CLOUDS.format(body=body, given=given))) is is_found
+
+
+GATED = (
+    "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\nclass Gated(nn.Module):\n"
+    "    def __init__(self, d):\n        super().__init__()\n        self.gate = nn.Linear(d, d)\n"
+    "        self.up = nn.Linear(d, d)\n        self.down = nn.Linear(d, d)\n\n"
+    "    def forward(self, x):\n        g = F.silu(self.gate(x))\n        u = self.up(x)\n        return {body}\n\n\n"
+    "def step(model, x):\n    with torch.autocast('cuda', dtype=torch.bfloat16):\n        return model(x).mean()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("self.down((g * u).float())", True),
+        ("self.down(F.silu(self.gate(x)).float())", True),
+        ("self.down((g * u).to(torch.float32))", True),
+        ("self.down(u.to(dtype=torch.float))", True),
+        ("self.down(g * u)", False),
+        ("torch.exp((g * u).float())", False),
+        ("self.down((g > u).float())", False),
+        ("self.down(F.one_hot(g.argmax(-1), 8).float())", False),
+        ("self.down(x.float())", False),
+        ("self.down((g * u).to(x.device))", False),
+    ],
+)
+def test_casts_to_f32_before_layers_are_found(body: str, is_found: bool) -> None:
+    assert ("KL164" in python_codes(GATED.format(body=body))) is is_found

@@ -1,15 +1,16 @@
-"""KL120, KL121 and KL126: devices of the tensors that a forward creates."""
+"""KL120, KL121, KL126 and KL176: devices of the tensors that code creates, and copies between them."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
 from kernel_lsp.rules.pytorch import flow
-from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
+from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
-from kernel_lsp.rules.pytorch.parsing import nodes_in
+from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
@@ -103,6 +104,128 @@ def created_then_moved(scope: Scope) -> Iterator[Hit]:
         if found and len(names) == 1:
             message = f"`torch.{names.pop()}` fills CPU memory that is then copied: create it there"
             yield Hit(scope.module.range(call), message, (), INFORMATION)
+
+
+@declare(
+    "KL176",
+    "same-copy-each-iteration",
+    INFORMATION,
+    needs=("to cuda", LOOP_WORDS),
+    summary="A loop copies the same tensor to the device in each iteration",
+    why="""
+    Nothing in the loop changes the tensor or the device, so that each iteration after the first copies the same bytes
+    over again, and waits for memory that is not pinned. Copy it once, before the loop.
+    """,
+    bad="""
+    import torch
+
+    @torch.inference_mode()
+    def mean_of_passes(model, x: torch.Tensor, passes: int, device: str) -> torch.Tensor:
+        total = torch.zeros((), device=device)
+        for _ in range(passes):
+            total += model(x.to(device)).mean()
+        return total / passes
+    """,
+    good="""
+    import torch
+
+    @torch.inference_mode()
+    def mean_of_passes(model, x: torch.Tensor, passes: int, device: str) -> torch.Tensor:
+        total = torch.zeros((), device=device)
+        x = x.to(device)
+        for _ in range(passes):
+            total += model(x).mean()
+        return total / passes
+    """,
+)
+def same_copy_each_iteration(scope: Scope) -> Iterator[Hit]:
+    for call in scope.calls:
+        moved = call.func.value if isinstance(call.func, ast.Attribute) and _moves(call, scope) else None
+        loop = _repeating(call, scope) if isinstance(moved, ast.Name) else None
+        if loop is None or not isinstance(moved, ast.Name) or not _goes_to_device(call, scope):
+            continue
+        is_same = _is_only_moved_in(moved.id, loop, scope) and _is_unchanged(call, loop)
+        if is_same and _is_used_as_tensor(call, scope) and _may_be_on_cpu(moved, scope):
+            copied = scope.module.source(call)
+            yield hit(scope, call, f"`{copied}` is the same in each iteration: copy it once, before the loop")
+
+
+def _repeating(call: ast.Call, scope: Scope) -> ast.AST | None:
+    """Return the loop or comprehension that runs a call in each iteration, None where it may run in some alone."""
+    child: ast.AST = call
+    for parent in scope.around(call):
+        if isinstance(parent, ast.If | ast.IfExp | ast.Try | ast.Return | ast.Lambda | ast.BoolOp):
+            return None
+        if isinstance(parent, ast.For | ast.While):
+            return None if isinstance(parent, ast.For) and child is parent.iter else parent
+        if isinstance(parent, ast.ListComp | ast.GeneratorExp) and child is parent.elt:
+            return parent if len(parent.generators) == 1 else None
+        child = parent
+    return None
+
+
+def _goes_to_device(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call copies to a device of its own choice: not to the CPU, nor to where another tensor is."""
+    given = [*call.args, *(each.value for each in call.keywords if each.arg == "device")]
+    devices = [each for each in given if _is_device(each, scope)]
+    is_named = all(
+        isinstance(each, ast.Name) or (isinstance(each, ast.Constant) and each.value != "cpu") for each in devices
+    )
+    return is_named and (bool(devices) or (flow.called_name(call) == "cuda" and not call.args))
+
+
+def _is_only_moved_in(name: str, loop: ast.AST, scope: Scope) -> bool:
+    """Return whether a loop only moves a tensor, and asks for its shape: nothing there can change its elements."""
+    for each in nodes_of(loop, ast.Name):
+        if each.id == name:
+            used = scope.parents.get(id(each))
+            is_harmless = isinstance(used, ast.Attribute) and used.attr in (
+                "to",
+                "cuda",
+                "shape",
+                "size",
+                "dtype",
+                "ndim",
+            )
+            if not isinstance(each.ctx, ast.Load) or not is_harmless:
+                return False
+    return True
+
+
+def _is_unchanged(call: ast.Call, loop: ast.AST) -> bool:
+    """Return whether no name in the arguments of a call is assigned in the loop."""
+    read = {each.id for each in nodes_of(call, ast.Name)}
+    return not any(isinstance(each.ctx, ast.Store) and each.id in read for each in nodes_of(loop, ast.Name))
+
+
+def _is_used_as_tensor(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the result goes to a call or into arithmetic, and the value is neither called nor trained."""
+    moved = call.func.value if isinstance(call.func, ast.Attribute) else call
+    name = moved.id if isinstance(moved, ast.Name) else ""
+    parent = scope.parents.get(id(call))
+    target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+    names = {name, *((target.id,) if isinstance(target, ast.Name) else ())}
+    is_called = any(isinstance(each.func, ast.Name) and each.func.id in names for each in scope.calls)
+    is_module = any(
+        isinstance(each.value, ast.Name) and each.value.id in names and each.attr in _OF_MODULES
+        for each in scope.attributes
+    )
+    is_value = isinstance(parent, ast.Call | ast.BinOp | ast.keyword | ast.Subscript) or isinstance(target, ast.Name)
+    return is_value and not is_called and not is_module and _MODULE_NAME.search(name) is None
+
+
+_OF_MODULES = words("train eval parameters named_parameters state_dict load_state_dict zero_grad modules forward numpy")
+"""Attributes of modules, and the one by which an array that shares a tensor's memory may change it."""
+_MODULE_NAME = re.compile(r"(?:model|net|module|encoder|decoder|layer|block|head|backbone|criterion|loss_fn)s?\d*$")
+
+
+def _may_be_on_cpu(node: ast.Name, scope: Scope) -> bool:
+    """Return whether nothing shows that a tensor is on the device already."""
+    texts = [ast.unparse(value) for value, _ in flow.origins(node, scope)]
+    return scope.is_tensor(node) and not any(_ON_DEVICE.search(text) for text in texts)
+
+
+_ON_DEVICE = re.compile(r"\.cuda\(|\.to\(|device|_like\(|\.new_")
 
 
 @declare(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import Kind
+from kernel_lsp.rules.pytorch.kinds import NOT_TENSOR_FUNCTIONS, Kind
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope
 from kernel_lsp.rules.pytorch.trained import is_for_inference, runs_model
@@ -21,7 +21,6 @@ _LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use o
     "KL107",
     "loop-over-tensor",
     WARNING,
-    on="forward",
     needs=("for",),
     summary="A Python loop over a dimension of a tensor",
     why="""
@@ -46,7 +45,9 @@ _LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use o
     """,
 )
 def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
-    for loop in scope.loops:
+    for counted in _over_given_tensors(scope):
+        yield hit(scope, counted, _LOOP_MESSAGE)
+    for loop in scope.loops if scope.is_forward else ():
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
         if isinstance(loop, ast.For) and goes_over and not (scope.owner is None and runs_model(loop, scope)):
             if not is_recurrence(loop):
@@ -54,12 +55,59 @@ def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
             elif not calls_module(loop) and not is_for_inference(scope):
                 message = "loop-carried dependency: each iteration launches its own kernels, one kernel can do all"
                 yield Hit(scope.module.range(loop.iter), message, (), INFORMATION)
-    for comprehension in scope.comprehensions:
+    for comprehension in scope.comprehensions if scope.is_forward else ():
         generator = comprehension.generators[0]
         if isinstance(comprehension.elt, ast.Call | ast.BinOp) and _iterates_tensor(generator.iter, scope):
             yield hit(scope, generator.iter, _LOOP_MESSAGE)
         elif _picks_rows(comprehension, scope):
             yield Hit(scope.module.range(generator.iter), _LOOP_MESSAGE, (), INFORMATION)
+
+
+def _over_given_tensors(scope: Scope) -> Iterator[ast.expr]:
+    """Yield what loops go over that is a tensor in the forward that calls this function: ``for cloud in points``. Each
+    iteration must give a row of it to a function of torch, and need no result of the one before."""
+    loops = [loop for loop in scope.loops if isinstance(loop, ast.For) and not is_recurrence(loop)]
+    parts: list[tuple[ast.expr, ast.expr, list[ast.AST]]] = [(each.target, each.iter, [*each.body]) for each in loops]
+    parts += [(each.generators[0].target, each.generators[0].iter, [each.elt]) for each in scope.comprehensions]
+    for target, counted, body in parts:
+        name, row = _rows_of(target, counted)
+        calls = (call for part in body for call in nodes_of(part, ast.Call))
+        taken = (ast.unparse(given) for call in calls if _is_of_torch(call, scope) for given in call.args)
+        if name in scope.parameters and not _is_known(name, scope) and row in taken and _is_given_tensor(name, scope):
+            yield counted
+
+
+def _rows_of(target: ast.expr, counted: ast.expr) -> tuple[str, str]:
+    """Return the name that a loop goes over and the code of its row: ``points``, ``points[i]``."""
+    match target, counted:
+        case ast.Name(id=row), ast.Name(id=name):
+            return name, row
+        case ast.Name(id=index), ast.Call(func=ast.Name(id="range"), args=[count]):
+            match count:
+                case (
+                    ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)])
+                    | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"))
+                    | ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"))
+                ):
+                    return name, f"{name}[{index}]"
+    return "", ""
+
+
+def _is_of_torch(call: ast.Call, scope: Scope) -> bool:
+    name = scope.dotted(call.func).removeprefix("torch.").removeprefix("nn.functional.").removeprefix("linalg.")
+    return name != scope.dotted(call.func) and "." not in name and name not in NOT_TENSOR_FUNCTIONS
+
+
+def _is_known(name: str, scope: Scope) -> bool:
+    """Return whether the function's own code says what a parameter is, which the rule has then asked for."""
+    reads = [each for each in nodes_of(scope.node, ast.Name) if each.id == name]
+    return name in scope.assigned or (scope.is_forward and any(scope.is_tensor(each) for each in reads))
+
+
+def _is_given_tensor(name: str, scope: Scope) -> bool:
+    """Return whether all calls of the function are in a forward that gives a tensor for the parameter."""
+    given = flow.given(name, scope)
+    return bool(given) and all(where.is_forward and where.is_tensor(value) for value, where in given)
 
 
 def _iterates_tensor(iterated: ast.expr, scope: Scope) -> bool:

@@ -19,7 +19,7 @@ from kernel_lsp.rules.pytorch.losses import (
 )
 from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.rule import Hit
+from kernel_lsp.rules.rule import Hit, words
 
 LARGE_VOCABULARY = 16_384
 """Minimum classes for which the logits of a whole batch outweigh the model's activations."""
@@ -40,6 +40,10 @@ _VISION_NETS = (
 """Prefixes of the convolutional nets in `torchvision.models`."""
 _LAYERS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _IN_PLACE = ("add_", "sub_", "addcdiv_", "addcmul_")
+_OF_INTEGERS = words(
+    "argmax argmin argsort topk sort one_hot bucketize searchsorted multinomial nonzero long int bool eq ne lt le gt ge"
+)
+"""Functions and methods whose results may be no floating-point numbers."""
 _AUTOCAST_OPERATIONS = ("matmul", "bmm", "mm", "linear", "conv1d", "conv2d", "conv3d", "addmm", "einsum")
 
 
@@ -251,7 +255,7 @@ def cast_under_autocast(scope: Scope) -> Iterator[Hit]:
                 if not isinstance(cast, ast.Call) or not isinstance(cast.func, ast.Attribute):
                     continue
                 name, is_known = cast.func.attr, _is_model(call) or _takes_tensors(call, cast, scope)
-                is_widened = name == "float" and is_layer and _is_of_layer(cast.func.value, where)
+                is_widened = is_layer and _is_float(cast, where) and _is_of_layer(cast.func.value, where)
                 if is_known and (name in ("half", "bfloat16") or _is_half(cast, where) or is_widened):
                     yield hit(scope, argument, f"redundant `.{name}()` under autocast: it casts operands itself")
 
@@ -410,10 +414,21 @@ def _is_layer(call: ast.Call, scope: Scope) -> bool:
 
 
 def _is_of_layer(node: ast.expr, scope: Scope) -> bool:
-    """Return whether a name's value is computed from the result of a layer, which is in half precision under
-    autocast."""
-    values = scope.assigned.get(node.id, []) if isinstance(node, ast.Name) else []
-    return any(_is_layer(n, scope) for value in values for n in nodes_of(value, ast.Call))
+    """Return whether a value is computed from the result of a layer, which is in half precision under autocast. Values
+    that may be integers or truths, such as an argmax, need a cast of their own."""
+    names = nodes_of(node, ast.Name) if isinstance(node, ast.Name | ast.BinOp | ast.Call) else []
+    values = [node, *(value for name in names for value in scope.assigned.get(name.id, ()))]
+    calls = [call for value in values for call in nodes_of(value, ast.Call)]
+    is_number = not any(True for value in values for _ in nodes_of(value, ast.Compare))
+    is_number = is_number and _OF_INTEGERS.isdisjoint(flow.called_name(call) for call in calls)
+    return is_number and any(_is_layer(call, scope) for call in calls)
+
+
+def _is_float(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the call is ``x.float()`` or ``x.to(torch.float32)``."""
+    given = [*call.args, *(each.value for each in call.keywords if each.arg == "dtype")]
+    is_single = len(given) == 1 and scope.dotted(given[0]) in ("torch.float32", "torch.float")
+    return flow.called_name(call) == "float" or (flow.called_name(call) == "to" and is_single)
 
 
 def _is_run_under_autocast(scope: Scope) -> bool:
