@@ -91,6 +91,21 @@ def test_lines_that_share_an_operand_read_it_once(n: int, monkeypatch: pytest.Mo
     assert f"first_line = blockIdx.x * {n}" in checked.text  # blocks that share the operand are neighbours
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "a.repeat(2, 64) + b[:1]",
+        "torch.cat([a.expand(a.shape[0], 64), b * 2])",
+        "b.select_scatter(a[0, 0] + b[0], 0, 2)",
+    ],
+)
+def test_coordinates_of_packs_are_declared_where_the_pack_is(call: str) -> None:
+    """What all packs of a thread share is declared before them; no text with such a coordinate compiled."""
+    inputs = [tensor("a", 3, 1), tensor("b", 5, 64)]
+    checked = check(f"def f(a, b): return {call}", inputs=inputs, schedule={"f.vector": 4, "f.unroll": 4})
+    assert "u < 4" in checked.text
+
+
 def test_bytes_that_become_16_bits_leave_the_l2_cache_last_and_their_scale_is_loaded_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

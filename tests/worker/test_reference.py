@@ -59,6 +59,12 @@ def test_slices_and_indexing() -> None:
     assert "x[:, :-1]" in check("def f(x):\n    return x[:, :-1] + x[:, 1:], x[:, 0]", (3, 5, 7))
 
 
+def test_an_index_is_an_expression() -> None:
+    """The printed text ended behind its first comma, and the capture with an error of ours."""
+    text = check("def f(x):\n    return x[torch.arange(9).remainder(3).clamp(0, 1)]", (3, 5, 7))
+    assert ", 1)]" in text
+
+
 def test_sizes_are_read_from_the_arguments() -> None:
     text = check("def f(x):\n    B, T, D = x.shape\n    return x.reshape(B * T, D) / D", (3, 5, 7))
     assert "D = x.shape[2]" in text

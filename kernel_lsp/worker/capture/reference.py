@@ -275,8 +275,8 @@ def _indexed(base: str, texts: Sequence[Text], arguments: Sequence[Any]) -> Text
     """Print an index: ``x[:, 1:-1]``, ``x[:, 0]`` and ``x[indices]``."""
     value = texts[0].within(ATOM)
     if base == "index":
-        entries = [entry.strip() for entry in texts[1].code[1:-1].split(", ")] if len(arguments[1]) == 1 else []
-        return Text(f"{value}[{entries[0]}]") if entries and entries[0] != "None" else None
+        entry = texts[1].code[1:-1] if len(arguments[1]) == 1 else "None"
+        return Text(f"{value}[{entry}]") if entry != "None" else None
     dim = arguments[1] if len(arguments) > 1 else 0
     if not isinstance(dim, int) or dim < 0:
         return None

@@ -163,8 +163,10 @@ def _render_packed(
     stores, multiples, workload = _whole_stores(packing, group, workload)
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
-    scope.define(packing.pack, "pack")
     name_coordinates(kernel, packing.flat, group.shape)
+    if schedule.unroll > 1:  # while no pack is known: coordinates that divide its number are declared in its loop
+        scope.hoist([store.scalar for store in stores], [packing.pack, packing.lane])
+    scope.define(packing.pack, "pack")
     if schedule.unroll == 1:
         multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, workload=workload)
     else:
@@ -269,7 +271,6 @@ def _write_unrolled(
     sizes must be multiples of."""
     packed = find_packed([store.scalar for store in stores], packing)
     arrays = {access.digest: _declare_packs(scope, schedule, access) for access in packed}
-    scope.hoist([store.scalar for store in stores], [packing.pack, packing.lane])
     if packed:
         with _open_guarded(scope, schedule, limit) as inner:
             for access in packed:
