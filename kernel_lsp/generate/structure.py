@@ -475,9 +475,10 @@ class _Planner:
         """Choose lines of memory as the parts of a reduction: a matrix's rows, for example. Their packs need no mask,
         which parts of any length do. The second sum of a variance has the parts of the first."""
         moments = find_moments(tensor)
-        if moments is not None and moments.first in dict(self.splits):
-            self.splits.append((tensor, dict(self.splits)[moments.first]))
-            return True
+        if moments is not None:
+            parts = dict(self.splits).get(moments.first)
+            self.splits += [(tensor, parts)] if parts is not None else []
+            return parts is not None
         n_leading = self.rows.n_leading(definition)
         if not n_leading:
             return False

@@ -98,6 +98,7 @@ from kernel_lsp.generate.schedule.column_choices import (
 )
 from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.next_rows import for_other_lengths
 from kernel_lsp.generate.schedule.row_choices import RowChooser
 from kernel_lsp.generate.schedule.row_comments import row_comment
 from kernel_lsp.generate.schedule.selection_choice import choose_selection
@@ -478,7 +479,9 @@ class GroupRenderer:
             return RenderedGroup((renderer(kernel, group, chosen.schedule).render(comment),), is_valid=chosen.is_valid)
         other = self.new_kernel(f"{name}_any_size", rows.LOCAL_NAMES)
         other.quick_type = kernel.quick_type
-        rest = renderer(other, group, chosen.schedule).render(comment)
+        has_clusters = self.workload.capability >= HOPPER
+        general = for_other_lengths(group, chosen.schedule, has_clusters=has_clusters)
+        rest = renderer(other, group, general).render(row_comment(group, general))
         return RenderedGroup(by_size(renderer(kernel, group, whole).render(comment), rest), is_valid=chosen.is_valid)
 
     def _line_sums(self, group: RowGroup, name: str) -> RenderedGroup:

@@ -11,7 +11,6 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_CLUSTER,
-    MAX_STAGED_BYTES,
     WARP,
     RowSchedule,
     can_pack_rows,
@@ -25,6 +24,7 @@ from kernel_lsp.generate.ir.scalar import Access, Operation, accesses, nodes
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.next_rows import AHEAD, goes_ahead, next_row_values
 from kernel_lsp.generate.schedule.row_limits import (
     CACHED_COLUMN_BLOCK,
     COLUMN_WAVES,
@@ -104,16 +104,17 @@ class RowChooser:
         batches = self._batch_values(picked)
         batch = pick("batch", batches, min(default.batch, batches[-1]), "packs that are loaded before any is used")
         picked = self._with_items(self._with_teams(replace(picked, batch=batch)))
-        values = (0, 1) if self._can_stage(picked) else (0,)
-        default_staged = int(default.staged if picked.blocks == default.blocks else self._can_stage(picked))
-        staged = pick("staged", values, min(default_staged, max(values)), "copy the next row to shared memory")
-        return replace(picked, staged=bool(staged))
+        values = self._next_row_values(picked)
+        wanted = default.meanwhile if picked.blocks == default.blocks else 1
+        wanted = max(value for value in values if value <= wanted)
+        staged = pick("staged", values, wanted, "copy the next row to shared memory; 2: load it ahead")
+        return replace(picked, staged=staged == 1, ahead=staged == AHEAD)
 
     def _in_block(self, schedule: RowSchedule) -> RowSchedule:
         """Return the schedule with the rows, or threads per row, that make a block of a shared launch."""
         if self.threads is None:
             return schedule
-        schedule = replace(schedule, blocks=1, teams=1, resident=1, staged=False)
+        schedule = replace(schedule, blocks=1, teams=1, resident=1, staged=False, ahead=False)
         if not self.group.is_column_contiguous:
             return replace(schedule, threads=self.threads // schedule.rows)
         lanes = schedule.threads if schedule.threads <= WARP else self.threads
@@ -124,10 +125,11 @@ class RowChooser:
         if self.group.is_column_contiguous and schedule.threads > WARP:
             schedule = replace(schedule, rows=1)
         if schedule.cached and not self._is_possible(replace(schedule, staged=False)):
-            schedule = replace(schedule, cached=False, staged=False, items=0, held=False)
+            schedule = replace(schedule, cached=False, items=0, held=False)
         if schedule.threads == 1 or schedule.cached:
             schedule = replace(schedule, online=False)
-        return schedule if not schedule.staged or self._can_stage(schedule) else replace(schedule, staged=False)
+        is_possible = schedule.meanwhile in self._next_row_values(schedule)
+        return schedule if is_possible else replace(schedule, staged=False, ahead=False)
 
     def _is_valid(self, schedule: RowSchedule) -> bool:
         most = self.workload.n_multiprocessors * n_blocks_per_multiprocessor(schedule.threads)
@@ -182,20 +184,18 @@ class RowChooser:
     def _fits_a_pack(self, width: int) -> bool:
         return any(access.dtype.itemsize * width <= MAX_PACK_BYTES for access in self._accesses())
 
-    def _can_stage(self, schedule: RowSchedule) -> bool:
-        """Return True if shared memory fits the part of a row that the threads keep."""
-        kept, is_cached = self._kept(), schedule.cached and not schedule.held
-        if not schedule.is_grid or not is_cached or not kept or self.group.row.extent.constant == 1:
-            return False
-        pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
-        n_bytes = -(-self.n_columns // (schedule.vector * schedule.stride)) * schedule.threads * sum(pack_bytes)
-        fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
-        return fits and schedule.vector > 1 and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
+    def _next_row_values(self, schedule: RowSchedule) -> tuple[int, ...]:
+        is_open = self.group.column.extent.constant is None and self.for_whole_rows(schedule) is None
+        return next_row_values(self.group, schedule, self._kept(), self.n_columns, is_open=is_open)
 
     def _default(self) -> RowSchedule:
         schedule = self._default_shared() or self._default_cluster() or self._default_block()
         is_online = bool(find_pairs(self.group)) and self.n_columns >= MIN_ONLINE_COLUMNS and schedule.threads > 1
-        schedule = replace(schedule, online=is_online and not schedule.cached, staged=self._can_stage(schedule))
+        schedule = replace(schedule, online=is_online and not schedule.cached)
+        values = self._next_row_values(schedule)
+        if AHEAD in values and goes_ahead(self.group, schedule, self._kept(), self._n_rows):
+            return replace(schedule, ahead=True, streaming=True)
+        schedule = replace(schedule, staged=1 in values)
         return replace(schedule, batch=2 if self._is_long_read_once() else 1)
 
     def _default_block(self) -> RowSchedule:

@@ -18,6 +18,8 @@ def row_comment(group: RowGroup, schedule: RowSchedule) -> str:
     kept = "; registers and shared memory keep what the second needs" if schedule.held else ""
     kept = kept or ", which stays in registers between them" if schedule.cached and passes > 1 else ""
     ahead = " The next row is copied to shared memory meanwhile." if schedule.staged else ""
+    if schedule.ahead:
+        ahead = " The next row is loaded as this one is stored; shared memory keeps what all rows read."
     return f"{_who(group, schedule)}: {results} in {text}{kept}.{ahead}"
 
 

@@ -17,7 +17,7 @@ from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.tensor import Tensor
 
 
-def _read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
+def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
     """Return the tensors of which every row reads the same elements."""
     if group.row.extent.constant == 1:
         return frozenset()
@@ -40,7 +40,7 @@ def read_late(group: RowGroup, schedule: RowSchedule) -> frozenset[Tensor]:
     block keeps in registers."""
     if schedule.evicts_late and schedule.cached and schedule.blocks == 1:
         return read_once(group, schedule)
-    return _read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset()
+    return read_by_all_rows(group) if schedule.streaming and schedule.is_grid else frozenset()
 
 
 def _reads_of_columns(group: RowGroup) -> list[Access]:

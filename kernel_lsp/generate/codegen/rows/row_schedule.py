@@ -37,14 +37,14 @@ class RowSchedule:
 
     `cached` keeps the row in registers between passes; where the plan leaves its length open, `items` packs per thread.
     `blocks` share a row where it is above 1: a cluster, or a cooperative grid in which `teams` of blocks take row after
-    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile. `held` keeps what
-    later passes need of the first one, not the row, in registers and shared memory of blocks that share it. `streaming`
-    evicts early what is used once; `evicts_late` evicts the row last that a block keeps in registers. `online` computes
-    pairs of dependent reductions in one pass over memory. `reads_first` loads a thread's first element of a row before
-    any computation. `is_whole` marks a variant for rows of `capacity` columns, where no pack needs a bounds check.
-    Where a row is made of lines whose sums are wanted, a block has `lines` of them, one after the other, and `items`
-    are the packs of a line. Where one pass finds the pairs of a row, a thread loads `batch` packs before it computes
-    any.
+    row, `resident` blocks on an SM. `staged` copies a team's next row to shared memory meanwhile; `ahead` loads it into
+    registers as this one is stored, and has in shared memory what all rows read. `held` keeps what later passes need of
+    the first one, not the row, in registers and shared memory of blocks that share it. `streaming` evicts early what is
+    used once; `evicts_late` evicts the row last that a block keeps in registers. `online` computes pairs of dependent
+    reductions in one pass over memory. `reads_first` loads a thread's first element of a row before any computation.
+    `is_whole` marks a variant for rows of `capacity` columns, where no pack needs a bounds check. Where a row is made
+    of lines whose sums are wanted, a block has `lines` of them, one after the other, and `items` are the packs of a
+    line. Where one pass finds the pairs of a row, a thread loads `batch` packs before it computes any.
     """
 
     threads: int
@@ -64,6 +64,7 @@ class RowSchedule:
     batch: int = 1
     is_whole: bool = False
     evicts_late: bool = False
+    ahead: bool = False
 
     @property
     def is_grid(self) -> bool:
@@ -84,6 +85,11 @@ class RowSchedule:
     def eviction(self) -> int:
         """Return the value of the knob `streaming`."""
         return 2 if self.evicts_late else int(self.streaming)
+
+    @property
+    def meanwhile(self) -> int:
+        """Return the value of the knob `staged`."""
+        return 2 if self.ahead else int(self.staged)
 
     @property
     def capacity(self) -> int:

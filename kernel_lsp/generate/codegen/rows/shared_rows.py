@@ -20,11 +20,13 @@ from kernel_lsp.generate.codegen.rows.online_rows import bounded
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RowRenderer, RunningValue
+from kernel_lsp.generate.codegen.rows.rows_ahead import RowsAhead
 from kernel_lsp.generate.codegen.rows.staged_rows import StagedRows
+from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers, find_pairs
 from kernel_lsp.generate.ir.index import as_index
-from kernel_lsp.generate.ir.scalar import accesses
+from kernel_lsp.generate.ir.scalar import Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 
@@ -61,6 +63,8 @@ class SharedRowRenderer(RowRenderer):
         for level in range(self.levels):
             self._pass(level)
         self._finish()
+        if isinstance(self.cache, RowsAhead):
+            self.cache.end_row(self.scope)
         if self.scope is not self.row_scope:
             self.scope.close()
         kernel = rendered(
@@ -73,7 +77,9 @@ class SharedRowRenderer(RowRenderer):
             min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
-        shared_bytes = self.cache.n_bytes if isinstance(self.cache, StagedRows) else self.kept.shared_bytes
+        shared_bytes = self.kept.shared_bytes
+        if isinstance(self.cache, StagedRows | RowsAhead):
+            shared_bytes = self.cache.n_bytes
         return replace(kernel, attributes=attributes, shared_bytes=shared_bytes)
 
     def _grid(self) -> Constant:
@@ -98,6 +104,8 @@ class SharedRowRenderer(RowRenderer):
         return super()._found_together() | {follower.entry.tensor for follower in self._followers}
 
     def _new_cache(self) -> RowCache:
+        if self.schedule.ahead:
+            return RowsAhead(self.kernel, self.group, self.schedule, self.packing)
         if self.schedule.staged:
             return StagedRows(self.kernel, self.group, self.schedule, self.packing)
         return super()._new_cache()
@@ -134,6 +142,10 @@ class SharedRowRenderer(RowRenderer):
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         if isinstance(self.cache, StagedRows):
             self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane(), self._limit())
+        if isinstance(self.cache, RowsAhead):
+            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane())
+        if isinstance(self.cache, RowsAhead):
+            self.scope.line("#pragma unroll 1")
         if teams == 1:
             self.scope = self.scope.open(f"for ({type_} row = 0; row < {n_rows}; ++row)")
         else:
@@ -142,6 +154,32 @@ class SharedRowRenderer(RowRenderer):
             self.scope.line(f"const bool is_row = my_row < {n_rows};")
             self.scope.line(f"const {type_} row = is_row ? my_row : {n_rows} - 1;  // all blocks meet at the barrier")
         self.scope.define(self.group.row, "row")
+        if isinstance(self.cache, RowsAhead):
+            self.cache.open_row(self.scope, *self._next_row())
+
+    def _next_row(self) -> tuple[str, str]:
+        """Return the condition that a team has a row after this one, and that row."""
+        n_rows = self.kernel.size("n_rows", self.group.row.extent)
+        first = "row + 1" if self.schedule.teams == 1 else f"first_row + {self.schedule.teams}"
+        return f"{first} < {n_rows}", self._row_of(first, n_rows)
+
+    def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
+        if isinstance(self.cache, RowsAhead):
+            if self.level == self.levels - 1:
+                self.cache.begin_last(self.scope)
+        else:
+            super()._fill_cache(scalars)
+
+    def _body(
+        self,
+        scope: Scope,
+        scalars: Sequence[Scalar],
+        accumulators: Sequence[RunningValue],
+        stores: Sequence[Store],
+    ) -> None:
+        super()._body(scope, scalars, accumulators, stores)
+        if isinstance(self.cache, RowsAhead):
+            self.cache.end_pack(scope)
 
     def _row_of(self, first: str, n_rows: str) -> str:
         """Return the row of this block's team when the first team is at `first`."""
@@ -161,9 +199,7 @@ class SharedRowRenderer(RowRenderer):
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
         if isinstance(self.cache, StagedRows) and not self._is_ahead:
-            n_rows = self.kernel.size("n_rows", self.group.row.extent)
-            first = "row + 1" if self.schedule.teams == 1 else f"first_row + {self.schedule.teams}"
-            self.cache.copy_next(self.scope, f"{first} < {n_rows}", self._row_of(first, n_rows))
+            self.cache.copy_next(self.scope, *self._next_row())
         self._is_ahead = True
         if not entries and not self._adds_lines():
             return
@@ -295,6 +331,10 @@ class SharedRowRenderer(RowRenderer):
                 pointer = parts[entry]
                 at = f"({pointer})[rank]" if " " in pointer else f"{pointer}[rank]"
                 inner.line(f"{at} = {name};")
+        together = self._found_together()
+        last = max(entry.level for entry in self._entries() if entry.tensor not in together)
+        if isinstance(self.cache, RowsAhead) and self.level == last:
+            self.cache.begin_exchange(self.scope)
         self.scope.line("grid_sync();")
 
     def _combine_parts(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
