@@ -55,13 +55,15 @@ def test_structures_are_followed_to_strides(body: str, is_found: bool) -> None:
         ("Image image", "image.pixels", "if (!inside(image, x, y)) return;", False),
         ("Tile image", "image.pixels", "", False),
         ("Seeded image", "image.pixels", "", False),
+        ("Fixed image", "image.pixels", "", False),
     ],
-    ids=["value", "pointer", "constant", "checked", "function", "no-size", "seed"],
+    ids=["value", "pointer", "constant", "checked", "function", "no-size", "seed", "fixed"],
 )
 def test_arrays_of_structures_are_checked(parameter: str, array: str, check: str, is_found: bool) -> None:
     text = (
         "struct Image { float* pixels; int width; int height; };\nstruct Tile { float* pixels; float scale; };\n"
         "struct Seeded { float* pixels; int seed; };\n"
+        "struct Fixed { float* pixels; static constexpr int size = 4096; };\n"
         "__device__ bool inside(const Image& image, int x, int y) { return x < image.width && y < image.height; }\n"
         f"__global__ void blend({parameter}, float opacity) {{\n"
         "    int x = blockIdx.x * blockDim.x + threadIdx.x;\n    int y = blockIdx.y * blockDim.y + threadIdx.y;\n"
@@ -83,7 +85,14 @@ def test_arrays_of_structures_are_checked(parameter: str, array: str, check: str
         ("if (i >= p.count) return;", False),
     ],
 )
-@pytest.mark.parametrize("loop", ["int i = blockIdx.x * blockDim.x + threadIdx.x; {}", "{}"])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "int i = blockIdx.x * blockDim.x + threadIdx.x; {}",
+        "unsigned i = blockIdx.x * 256 + threadIdx.x; {}",
+        "{}",
+    ],
+)
 def test_wide_sizes_are_known_by_their_parts(size: str, loop: str, is_found: bool) -> None:
     if loop == "{}":
         size = size.replace("if (i >= ", "for (int i = threadIdx.x; i < ").replace(") return;", "; i += blockDim.x)")
@@ -163,6 +172,9 @@ PASSES = (
          "            pass", False),
         ("    for _ in range(n):\n        mean += x.to(torch.float64).sum()", False),
         ("    a = x.numpy()\n    for i in range(n):\n        a[i] = 0\n        mean += model(x.to(device))", False),
+        ("    for _ in range(n):\n        a = x.to(device)\n        a += 1\n        mean += model(a)", False),
+        ("    for _ in range(n):\n        a = x.to(device)\n        a.mul_(2)\n        mean += model(a)", False),
+        ("    for _ in range(n):\n        a = x.to(device)\n        a[0] = 0\n        mean += model(a)", False),
         ("    for _ in range(n):\n        moved = model.to(device)\n        mean += moved(x)", False),
     ],
 )  # fmt: skip

@@ -145,6 +145,7 @@ def same_copy_each_iteration(scope: Scope) -> Iterator[Hit]:
         if loop is None or not isinstance(moved, ast.Name) or not _goes_to_device(call, scope):
             continue
         is_same = _is_only_moved_in(moved.id, loop, scope) and _is_unchanged(call, loop)
+        is_same = is_same and not _is_changed_in_place(scope.parents.get(id(call)), loop)
         if is_same and _is_used_as_tensor(call, scope) and _may_be_on_cpu(moved, scope):
             copied = scope.module.source(call)
             yield hit(scope, call, f"`{copied}` is the same in each iteration: copy it once, before the loop")
@@ -196,6 +197,16 @@ def _is_unchanged(call: ast.Call, loop: ast.AST) -> bool:
     """Return whether no name in the arguments of a call is assigned in the loop."""
     read = {each.id for each in nodes_of(call, ast.Name)}
     return not any(isinstance(each.ctx, ast.Store) and each.id in read for each in nodes_of(loop, ast.Name))
+
+
+def _is_changed_in_place(parent: ast.AST | None, loop: ast.AST) -> bool:
+    """Return whether a loop changes the copy that it assigns, and so needs a new one in each iteration."""
+    targets = parent.targets if isinstance(parent, ast.Assign) else []
+    names = {each.id for each in targets if isinstance(each, ast.Name)}
+    changed: list[ast.expr] = [each.target for each in nodes_of(loop, ast.AugAssign)]
+    changed += [each.value for each in nodes_of(loop, ast.Subscript) if isinstance(each.ctx, ast.Store)]
+    changed += [each.value for each in nodes_of(loop, ast.Attribute) if each.attr.endswith("_")]
+    return any(isinstance(each, ast.Name) and each.id in names for each in changed)
 
 
 def _is_used_as_tensor(call: ast.Call, scope: Scope) -> bool:

@@ -102,7 +102,7 @@ def _takes_no_size(kernel: Function) -> bool:
     """Return whether no parameter is a size. The size is then a constant, and the launch may match it exactly. The seed
     of a generator is no size: one state for each thread is allocated."""
     inside = (each for given in kernel.parameters for each in _members_of(kernel, given).values())
-    sizes = (each for each in (*kernel.parameters, *inside) if each.is_integer)
+    sizes = (each for each in (*kernel.parameters, *inside) if each.is_integer and "static" not in each.type_text)
     return bool(kernel.lambdas) or all(_SEED.search(each.name) for each in sizes)
 
 

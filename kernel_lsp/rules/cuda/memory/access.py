@@ -253,7 +253,8 @@ def _compared_grid_indices(function: Function) -> Iterator[tuple[Variable, Node,
             continue
         is_narrow = index.is_integer and not index.is_wide_integer and not is_loop_variable(function, index)
         value = function.source(index.value)
-        if is_narrow and "blockIdx" in value and "blockDim" in value:
+        is_of_grid = "blockDim" in value or ("threadIdx" in value and not _QUOTIENT.search(value))
+        if is_narrow and "blockIdx" in value and is_of_grid:
             found.setdefault(id(index), (index, size, wide))
     yield from found.values()
 
@@ -289,6 +290,7 @@ def _cast_to_wide(function: Function, node: Node | None) -> str:
     return found["type"] or found["old"] if found is not None and is_given else ""
 
 
+_QUOTIENT = re.compile(r"[/%]|>>")
 MAX_STEPS = 8
 """Maximum names and factors that a size is followed through."""
 _WIDE_CAST = re.compile(rf"(?:static_cast<\s*(?P<type>{_WIDE})\s*>|\(?(?P<old>{_WIDE})\)?)\s*\(?\s*(?P<name>\w+)\s*\)?")
