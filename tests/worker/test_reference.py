@@ -61,7 +61,7 @@ def test_slices_and_indexing() -> None:
 
 def test_an_index_is_an_expression() -> None:
     """The printed text ended behind its first comma, and the capture with an error of ours."""
-    text = check("def f(x):\n    return x[torch.arange(9).remainder(3).clamp(0, 1)]", (3, 5, 7))
+    text = check("def f(x):\n    return x[torch.arange(3).clamp(0, 1)]", (3, 5, 7))
     assert ", 1)]" in text
 
 
