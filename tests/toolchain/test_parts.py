@@ -104,6 +104,15 @@ async def test_the_code_of_parts_names_the_lines_and_functions_of_the_text(
     assert {inlined for _, _, inlined in whole} > {""}
 
 
+async def test_a_kernel_behind_an_include_has_one_part(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for a template, and the PTX had its code once for each part."""
+    include = "#include <cuda_fp16.h>  // halves\n"
+    text = TEXT.replace("__global__ void cubes(", f"{include}__global__ void cubes(")
+    assert all("template <class> " in part.text for part in parts_of(text, NAMES, 2))
+    built = await compiled(toolchain, monkeypatch, text, 2)
+    assert built.ptx.count(".entry ") == len(NAMES) == len(built.kernels)
+
+
 @pytest.mark.parametrize("kind", ["device", "constant"])
 async def test_kernels_that_share_a_variable_stay_one_module(
     toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch, kind: str

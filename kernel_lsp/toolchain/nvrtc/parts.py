@@ -22,7 +22,8 @@ _KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)
 _VARIABLE = re.compile(r"\b__(?:constant|managed)__|\b__device__\b[^(){};]*[;=\[]")
 """Variables of a module, as far as the text shows them: kernels of several modules would each have their own."""
 _TEMPLATE = "template <class> "
-_IS_TEMPLATE = re.compile(r">\s*(?:static\s+)?$")
+_IS_TEMPLATE = re.compile(r"^(?!\s*#)[^\n]*>\s*(?:static\s+)?\Z", re.M)
+"""The end of a template's parameters, and not of an include."""
 _ENTRY = re.compile(r"^\.(?:visible|weak) \.entry ", re.M)
 _BRACE = re.compile(r"[{}]")
 _HEADER = re.compile(r"\A.*?^\.address_size \d+\n", re.S | re.M)
