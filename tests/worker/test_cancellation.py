@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.worker.capturing import capture_text, make_case, tensor
-from tests.worker.test_cases import output_of
+from kernel_lsp.verify.oracle.case_store import read_expectations
+from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, compare, is_within_budget
+from tests.worker.capturing import capture_text, capture_text_once, make_case, tensor
+from tests.worker.test_cases import load, output_of
 
 KL = "F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction='batchmean')"
 SHAPES = {"x": (4, 32), "y": (4, 32)}
@@ -109,3 +112,30 @@ def test_large_multiples_of_a_rounding_are_the_error_of_right_kernels(tmp_path: 
 
 def test_results_that_do_not_cancel_keep_their_response(tmp_path: Path) -> None:
     assert response("torch.softmax(x, -1)", "normal", tmp_path) < 2 * UNIT
+
+
+@pytest.mark.parametrize(("row_factor", "is_accepted"), [(1.0, True), (1.001, False), (0.0, False)])
+def test_gradients_of_one_hot_weights_are_two_products_that_cancel(
+    row_factor: float, is_accepted: bool, tmp_path: Path
+) -> None:
+    """PyTorch's formula gives 0, as for grouped heads in f32 on a GPU; fused kernels subtract two rounded products."""
+    shapes = {"q": (2, 2, 8, 16), "k": (2, 2, 16, 16), "v": (2, 2, 16, 16)}
+    text = """
+    def f(q, k, v):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    """
+    capture_text_once(text, "f", inputs=[tensor(name, *shape) for name, shape in shapes.items()], backward=True)
+    case = make_case("backward", {**shapes, "grad_out": (2, 2, 8, 16)}, "large", tmp_path)
+    q, k, v, gradient = (load(case.inputs, name) for name in ("q", "k", "v", "grad_out"))
+    scores = np.where(np.tri(8, 16, dtype=bool), q @ k.swapaxes(-1, -2) / np.float32(4), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    assert set(np.unique(weights)) == {0, 1}
+    of_row = (gradient * (weights @ v)).sum(-1, keepdims=True) * np.float32(row_factor)
+    of_scores = weights * (gradient @ v.swapaxes(-1, -2) - of_row) / np.float32(4)
+    found = {"grad_q": of_scores @ k, "grad_k": of_scores.swapaxes(-1, -2) @ q}
+    assert np.abs(found["grad_q"]).max() > 1
+    for expected in read_expectations(case):
+        if expected.output in found:
+            error = compare(found[expected.output], expected, factor=BACKWARD_FACTOR)
+            assert is_within_budget(error) is is_accepted, error

@@ -18,7 +18,7 @@ from ..capture.program import user_outputs
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a
-from .fp64_reference import CPU, ReferenceRun, run_steps
+from .fp64_reference import CPU, ReferenceRun, run_steps, without_attention_forward
 from .roundings import PER_ROOT_OF_TERMS, of_either_sign, unit_of
 
 SMALL_RMS = 2.0**-30
@@ -85,7 +85,7 @@ def moved_by_steps(run: ReferenceRun, case: Case, scale: float, draw: int) -> li
     negative scale reverses all perturbations. Draw 0 has a random sign for each element; others have one for all
     elements of a step, since equal numbers round alike and their sum has the error of each. None for code in which
     roundings may decide between equal elements, which are equal in every kernel, and where a step has no fp64."""
-    captured, module = run.captured, _module_of(run)
+    captured, module = run.captured, without_attention_forward(_module_of(run))
     if _chooses(module.graph):
         return None
     values = [*placeholder_values(captured, case), *(case.gradients if run.is_backward else [])]

@@ -4,6 +4,7 @@ wrote it, at the declared dtypes."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from ..failure import TargetFailure, raised_by_user, short_message
 from ..operators import is_a
 
 ATTENTION = "aten.scaled_dot_product_attention."
+ATTENTION_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward."
+"""The step that a captured backward has for PyTorch's attention. It takes the forward's result, its 5th argument, and
+its sums, the 6th."""
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -58,8 +62,17 @@ def attention_of_seen(
     """Return [..., L, V] for query [..., L, E], key [..., S, E] and value [..., S, V]; NaN in every row that sees a
     non-finite value. Dropout is ignored: it has no reference. `product` multiplies queries and keys."""
     if enable_gqa:
-        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
-    scores = product(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        key, value = _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3])
+    weights, hidden = _weights(product(query, key.mT) * _scale(query, scale), attn_mask, is_causal)
+    is_special = ~torch.isfinite(value)
+    sees_special = (~hidden).to(value.dtype) @ is_special.to(value.dtype) > 0
+    return (weights @ value.masked_fill(is_special, 0.0)).masked_fill(sees_special, math.nan)
+
+
+def _weights(
+    scores: torch.Tensor, attn_mask: torch.Tensor | None, is_causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the softmax of the scores that no mask hides, and the mask of the hidden ones, both [..., L, S]."""
     hidden = torch.zeros_like(scores, dtype=torch.bool)
     if is_causal:
         hidden = torch.ones_like(hidden).triu(1)
@@ -67,13 +80,44 @@ def attention_of_seen(
         hidden = hidden | ~attn_mask
     elif attn_mask is not None:
         scores, hidden = scores + attn_mask, hidden | (attn_mask == -math.inf)
-    weights = torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
-    is_special = ~torch.isfinite(value)
-    sees_special = (~hidden).to(value.dtype) @ is_special.to(value.dtype) > 0
-    return (weights @ value.masked_fill(is_special, 0.0)).masked_fill(sees_special, math.nan)
+    return torch.softmax(scores.masked_fill(hidden, -math.inf), -1), hidden
 
 
-PRODUCT = "aten.matmul.default"
+def _scale(query: torch.Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _repeated(shared: torch.Tensor, n_heads: int) -> torch.Tensor:
+    """Return the keys or values of each of the `n_heads` heads, of which groups share one."""
+    return shared.repeat_interleave(n_heads // shared.shape[-3], -3)
+
+
+def attention_gradients(
+    moved: Moved,
+    dtype: torch.dtype,
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    is_causal: bool,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of query [B, H, L, E], key [B, G, S, E] and value [B, G, S, V] as PyTorch's fused kernels
+    compute them: `weight * (gradient . value - gradient . out)`. `moved` replaces the two products of rows, which are
+    equal where a weight is 1. Autograd subtracts `sum(weight * (gradient . value))`, so that the difference is 0."""
+    keys, values = _repeated(key, query.shape[-3]), _repeated(value, query.shape[-3])
+    weights, _ = _weights(query @ keys.mT * _scale(query, scale), attn_mask, is_causal)
+    of_weights = moved(PRODUCT, (gradient, values.mT), gradient @ values.mT, dtype)
+    terms = gradient * (weights @ values)
+    of_row = moved(SUM, (terms,), terms.sum(-1, keepdim=True), dtype)
+    of_scores = weights * (of_weights - of_row) * _scale(query, scale)
+    shared = [of_scores.mT @ query, weights.mT @ gradient]
+    grouped = [each.unflatten(1, (key.shape[1], -1)).sum(2) for each in shared]
+    return of_scores @ keys, grouped[0], grouped[1]
+
+
+PRODUCT, SUM = "aten.matmul.default", "aten.sum.dim_IntList"
 MAX_MOVED_SCORES = 1 << 24
 """Maximum scores of an attention whose products are moved: in fp64 they take 128 MiB, and as much for each step."""
 LIMITS_OF_DTYPE = "aten.nan_to_num."
@@ -145,6 +189,8 @@ class ExactInterpreter(torch.fx.Interpreter):
             return None
         if (attention := self._attention_for(target, args)) is not None:
             return attention(*_widened(args, self._device), **_widened(kwargs, self._device))
+        if self._moved is not None and _is_attention_backward(target):
+            return self._gradients_of_batches(*_widened(args, self._device), **_widened(kwargs, self._device))
         if self._seen is not None and is_a(target, self._seen.kind) and args[0].is_floating_point():
             source: Any = self._node.args[0]
             dim, is_input = _dim(target, args, kwargs), source.op == "placeholder"
@@ -175,6 +221,27 @@ class ExactInterpreter(torch.fx.Interpreter):
         assert self._moved is not None
         return self._moved(PRODUCT, (left, right), left @ right, self._node.meta["val"].dtype)
 
+    def _gradients_of_batches(
+        self,
+        gradient: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *others: Any,
+        **of: Any,
+    ) -> tuple[torch.Tensor, ...]:
+        """Compute the gradients of an attention for so many batches at a time that their scores fit into memory."""
+        assert self._moved is not None
+        mask = of.get("attn_mask")
+        n_batches = max(1, MAX_MOVED_SCORES // (query.shape[1] * query.shape[2] * key.shape[2]))
+        whole = [gradient, query, key, value] + ([] if mask is None else [mask.expand(len(query), -1, -1, -1)])
+        one = partial(attention_gradients, self._moved, self._node.meta["val"][0].dtype, is_causal=others[3])
+        parts = [
+            one(*part[:4], attn_mask=next(iter(part[4:]), None), scale=of.get("scale"))
+            for part in zip(*(each.split(n_batches) for each in whole))
+        ]
+        return tuple(torch.cat(of_one) for of_one in zip(*parts))
+
 
 def run_exact(
     program: Program,
@@ -201,6 +268,25 @@ def run_steps(module: torch.fx.GraphModule, values: Sequence[torch.Tensor], move
         return list(
             ExactInterpreter(module, device, None, None, moved, widened).run(*values, enable_io_processing=False)
         )
+
+
+def without_attention_forward(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a backward graph without the forward of its attention, which `attention_gradients` computes again; the
+    graph itself where it has no attention. The forward would hold the scores of all batches at once."""
+    if not any(_is_attention_backward(node.target) for node in module.graph.nodes):
+        return module
+    pruned = copy.copy(module)
+    pruned.graph = copy.deepcopy(module.graph)
+    for node in pruned.graph.nodes:
+        if _is_attention_backward(node.target):
+            gradient = node.args[0]
+            node.args = (*node.args[:4], gradient, gradient, *node.args[6:])
+    pruned.graph.eliminate_dead_code()
+    return pruned
+
+
+def _is_attention_backward(target: object) -> bool:
+    return str(target).startswith(ATTENTION_BACKWARD)
 
 
 def _dim(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> int | None:
