@@ -230,10 +230,13 @@ class ExactInterpreter(torch.fx.Interpreter):
         *others: Any,
         **of: Any,
     ) -> tuple[torch.Tensor, ...]:
-        """Compute the gradients of an attention for so many batches at a time that their scores fit into memory."""
+        """Compute the gradients of an attention for so many batches at a time that their scores fit into memory. Raises
+        NotImplementedError for many scores on a CPU, which takes minutes; PyTorch's own error shows as much there."""
         assert self._moved is not None
-        mask = of.get("attn_mask")
-        n_batches = max(1, MAX_MOVED_SCORES // (query.shape[1] * query.shape[2] * key.shape[2]))
+        mask, n_scores = of.get("attn_mask"), query.shape[1] * query.shape[2] * key.shape[2]
+        if query.device.type == "cpu" and len(query) * n_scores > MAX_MOVED_SCORES:
+            raise NotImplementedError
+        n_batches = max(1, MAX_MOVED_SCORES // max(1, n_scores))
         whole = [gradient, query, key, value] + ([] if mask is None else [mask.expand(len(query), -1, -1, -1)])
         one = partial(attention_gradients, self._moved, self._node.meta["val"][0].dtype, is_causal=others[3])
         parts = [
