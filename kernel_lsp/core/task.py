@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from pydantic import field_validator
+
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import free_names, parse
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
@@ -180,6 +182,12 @@ class Task(Noun):
     notes: tuple[str, ...] = ()
     """Decisions of the capture, e.g. a shape that could not stay symbolic."""
 
+    @field_validator("module_settings", mode="before")
+    @classmethod
+    def _with_infinities(cls, settings: Any) -> Any:
+        """JSON has an infinity as text."""
+        return {name: _number_of_text(value) for name, value in settings.items()}
+
     @property
     def input_names(self) -> frozenset[str]:
         """Return the names that operations may use for inputs: arguments, and gradients of results."""
@@ -282,3 +290,9 @@ class TargetSource(Noun):
     configuration: int = 0
     """Index of a task folder's configuration to capture alone; 0 captures the first and covers others."""
     example_pragma: str
+
+
+def _number_of_text(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_number_of_text, value))
+    return float(value) if value in ("Infinity", "-Infinity") else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import prune
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.export.python.operator import runtime_file
@@ -233,12 +235,46 @@ def test_truth_values_are_the_plans(runtime: ModuleType, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "expression", ["open(1)", "x.data", "x .data", "[B][0].real", "(B)(1)", '"" == 1', "B if B else 1; 1", "x__y"]
+    "expression",
+    [
+        *("open(1)", "x.data", "x .data", "[B][0].real", "(B)(1)", '"" == 1', "B if B else 1; 1", "x__y", "Q > 0"),
+        *("B if B else 1", "[B for B in [1]]", "(yield)", "B[0]", "min > 0", "min(B, key=B)", "-" * 20_000 + "B"),
+    ],
 )
 def test_only_expressions_of_plans_run(runtime: ModuleType, tmp_path: Path, expression: str) -> None:
     """The file's comments are no code to a reviewer."""
     plan = plan_of(runtime, tmp_path, FORWARD.replace("8 // n * n == 8", expression))
     assert "f.cu has another launch plan" in plan.problem
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fill: out", "fill: open(1) or out"),
+        ("at: i64[B]", "at: i64[B], (open(1), at)[1].x: f32[B]"),
+        ("ns::rows<", "ns::rows{open(1)}<"),
+        ("-> (at)", "-> (open(1).at)"),
+        ("B * 8,", "Q * 8,"),
+        ("[B, 8], flag", "[run, 8], flag"),
+        ("x:f32[B, 8], ", ""),
+    ],
+)
+def test_only_names_of_plans_run(runtime: ModuleType, tmp_path: Path, old: str, new: str) -> None:
+    assert old in FORWARD
+    assert "f.cu has another launch plan" in plan_of(runtime, tmp_path, FORWARD.replace(old, new)).problem
+
+
+def test_a_plan_that_is_cut_off_launches_nothing(runtime: ModuleType, tmp_path: Path) -> None:
+    """An empty line ends a plan."""
+    cut = FORWARD.replace("// keeps", "\n// keeps")
+    assert "f launches nothing" in plan_of(runtime, tmp_path, cut).problem
+
+
+@pytest.mark.parametrize("name", ["min", "max", "bool", "true", "__B"])
+def test_a_dim_may_have_any_name(runtime: ModuleType, tmp_path: Path, name: str) -> None:
+    run, text = Launches(), re.sub(r"\bB\b", name, FORWARD).replace(f"{name} * 8,", f"max({name}, 1),")
+    plan_of(runtime, tmp_path, text).forward.run(run, torch.ones(8, 8), True, 2, 0.5)
+    assert run.launches[0][0][3][2:] == (8, 4, 0.5)
 
 
 def test_code_below_a_plan_has_its_sizes(runtime: ModuleType, tmp_path: Path) -> None:
@@ -260,6 +296,32 @@ class Block(torch.nn.Module):
 def hooked(module: Block) -> Block:
     module.act.register_forward_hook(lambda *given: given[-1] * 2)
     return module
+
+
+def pruned() -> torch.nn.Module:
+    block = Block(torch.nn.Linear(2, 2))
+    prune.l1_unstructured(block.act, "weight", 0.5)
+    return block
+
+
+def test_what_makes_a_captured_weight_is_no_hook_to_the_kernels(runtime: ModuleType) -> None:
+    """Old weight norms and pruning are hooks before a call, and the graph has what they compute."""
+    code = {"Block.forward": "", "Linear": ("act",)}
+    captured = runtime.ModuleUse("forward", ["x"], ["act.weight_orig", "act.weight_mask"], code=code)
+    assert captured.why_not(pruned()) == ""
+    plain = runtime.ModuleUse("forward", ["x"], ["act.weight"], code=code)
+    assert plain.why_not(pruned()).startswith("act has hooks")
+
+
+def test_settings_are_compared_by_value(runtime: ModuleType) -> None:
+    use = runtime.ModuleUse("forward", ["x"], [], {"scales": 2.0})
+    block = Block(torch.nn.Tanh(), scales=torch.ones(1).numpy()[0] * 2)
+    assert use.why_not(block) == ""
+    many = runtime.ModuleUse("forward", ["x"], [], {"scales": (1.0,)})
+    assert many.why_not(Block(torch.nn.Tanh(), scales=[torch.ones(2)])).startswith("scales is tensors")
+    dtype = runtime.ModuleUse("forward", ["x"], [], {"scales": "torch.float16"})
+    assert dtype.why_not(Block(torch.nn.Tanh(), scales=torch.float16)) == ""
+    assert dtype.why_not(Block(torch.nn.Tanh(), scales=torch.float32)).startswith("scales is torch.float32")
 
 
 class Other(Block):

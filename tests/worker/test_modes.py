@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from kernel_lsp.core.task import Task
 from tests.worker.capturing import capture_text, tensor
 
 BLOCK = """
@@ -147,3 +150,31 @@ class Net(nn.Module):
 def test_an_object_that_is_no_module_has_settings() -> None:
     task = capture_text(HELD, "Trainer.penalty", inputs=[tensor("x", 4, 8)])
     assert (task.module_settings, task.module_code) == ({"scale": 2.0}, {"": "Trainer.penalty"})
+
+
+def test_a_value_of_any_kind_is_a_setting() -> None:
+    text = """
+import enum
+import functools
+import numpy as np
+
+
+class Reduction(enum.Enum):
+    MEAN = 1
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n, self.kind, self.dtype = np.int64(3), Reduction.MEAN, torch.float64
+        self.act, self.bounds = functools.partial(F.leaky_relu, negative_slope=0.1), (0.0, float("inf"))
+
+    def forward(self, x):
+        x = self.act(x.clamp(*self.bounds)).to(self.dtype) * self.n
+        return x.mean(-1) if self.kind is Reduction.MEAN else x
+"""
+    task = capture_text(text, "Net", inputs=[tensor("x", 4, 8)])
+    expected = {"n": 3, "kind.name": "MEAN", "dtype": "torch.float64", "bounds": (0.0, math.inf)}
+    of_partial = {"act.func.__name__": "leaky_relu", "act.args": (), "act.keywords.negative_slope": 0.1}
+    assert task.module_settings == expected | of_partial
+    assert Task.model_validate_json(task.model_dump_json()).module_settings == task.module_settings

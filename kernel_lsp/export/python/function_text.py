@@ -97,11 +97,17 @@ def module_use(task: Task) -> list[str]:
 
 
 def _code(task: Task) -> list[str]:
-    """Print the paths by what computes them: ``"Linear": "up down"``."""
+    """Print the paths by what computes them: ``"Linear": "up down"``, as a tuple where a path has a space."""
     paths: dict[str, list[str]] = {}
     for path, name in task.module_code.items():
         paths.setdefault(name, []).append(path)
-    return [f"{string_literal(name)}: {string_literal(' '.join(found))}" for name, found in paths.items()]
+    listed = {
+        name: tuple_text([*map(string_literal, found)])
+        if any(" " in path for path in found)
+        else string_literal(" ".join(found))
+        for name, found in paths.items()
+    }
+    return [f"{string_literal(name)}: {text}" for name, text in listed.items()]
 
 
 def _literal(value: float | int | bool | str | tuple[bool | int | float | str | None, ...] | None) -> str:

@@ -4,7 +4,8 @@ attributes are constants in the captured graph."""
 from __future__ import annotations
 
 import contextlib
-import math
+import enum
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
         if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
             continue
         is_torchs = type(module).__module__.startswith("torch.")
-        for name, value in vars(module).items():
+        for name, held in vars(module).items():
+            value = _python_number(held)
             is_own = not name.startswith("_") and _has_text(value)
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not (is_own or (name in read and not is_torchs)):
                 continue
@@ -119,16 +121,35 @@ def _plain_values(path: str, value: Any, read: frozenset[str], depth: int = MAX_
     no text, such as tensors and modules, there are none."""
     if _has_text(value):
         return {path: list(value) if isinstance(value, tuple) else value}
+    if isinstance(value, torch.dtype):
+        return {path: str(value)}
+    if isinstance(value, enum.Enum):
+        return {f"{path}.name": value.name}
     if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType, list)):
         return {}
     if isinstance(value, (type, types.BuiltinFunctionType)) or hasattr(value, "__code__"):
         return {f"{path}.__name__": value.__name__}
-    inside = value if isinstance(value, dict) else getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))()
     found: dict[str, Any] = {}
-    for name, each in inside.items():
-        if name in read or (isinstance(value, dict) and isinstance(name, str) and name.isidentifier()):
-            found.update(_plain_values(f"{path}.{name}", each, read, depth - 1))
+    for name, each in _inside(value).items():
+        if name in read or (
+            isinstance(value, (dict, functools.partial)) and isinstance(name, str) and name.isidentifier()
+        ):
+            found.update(_plain_values(f"{path}.{name}", _python_number(each), read, depth - 1))
     return found if len(found) <= MAX_VALUES else {}
+
+
+def _inside(value: Any) -> dict[Any, Any]:
+    """Return what an object holds by name."""
+    if isinstance(value, functools.partial):
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if isinstance(value, dict):
+        return value
+    return dict(getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))())
+
+
+def _python_number(value: Any) -> Any:
+    """Return a number of numpy as Python's; all else as it is."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
 def updates_statistics(owner: Any) -> bool:
@@ -186,7 +207,5 @@ def _computation(captured: Captured) -> tuple[Any, ...]:
 def _has_text(value: Any) -> bool:
     """Tell whether a value compares by its text: a number, a string, None, or several of them."""
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return all(each is None or type(each) in PLAIN for each in value)
-    if type(value) is float:
-        return math.isfinite(value)
-    return value is None or type(value) in PLAIN
+        return all(not isinstance(each, (list, tuple)) and _has_text(each) for each in value)
+    return value is None or (type(value) in PLAIN and value == value)  # NaN equals nothing

@@ -29,7 +29,9 @@ MAY_DIVIDE_BY_ZERO = re.compile(r"ceil_div|[/%] *[^/ \d]")
 PLAN_START = re.compile(r"\s*//\s*kernel-lsp\s*:")
 DIRECTIVE = re.compile(r"([A-Za-z][\w-]*)\s*(?:\[([^\]]*)\]\s*)?:(?!:)\s*(.*)", re.DOTALL)
 CONTINUED = re.compile(r"\s*//\s{3,}(\S.*)")
-NO_EXPRESSION = re.compile(r"[^\w\s.+\-*/%<>=!(),\[\]]|[A-Za-z_]\w*\s*\.|[)\].]\s*\.|[)\]]\s*\(|__")
+NO_EXPRESSION = re.compile(r"[^\w\s.+\-*/%<>=!(),\[\]]|[A-Za-z_]\w*\s*\.|[)\].]\s*\.|[)\]]\s*\(")
+OPERATORS = (ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.unaryop, ast.operator, ast.boolop, ast.cmpop)
+IN_EXPRESSIONS = (ast.Expression, ast.List, ast.Tuple, ast.Name, ast.Constant, ast.Call, ast.expr_context, *OPERATORS)
 WORDS_OF_PLANS = {"true": True, "false": False, "inf": math.inf, "nan": math.nan, "none": None}
 FUNCTIONS = {"ceil_div": ceil_div, "min": min, "max": max}
 NO_TABLE: Mapping[str, str] = {}
@@ -64,7 +66,7 @@ class LaunchPlan:
             self.forward, self.backward = self._read(self.path.read_text(encoding="utf-8"), where, backward_where)
         except OSError as error:
             self.problem = f"{self.path.name} cannot be read: {error.strerror}"
-        except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError) as error:
+        except (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
             self.problem = f"{self.path.name} has another launch plan than {Path(file).name} was written for: {error}"
 
     def _read(self, text: str, where: Sequence[str], backward_where: Sequence[str]) -> tuple[Plan, Plan | None]:
@@ -119,12 +121,14 @@ class Plan:
         declared = dict(map(_declared, _entries(takes)))
         self.inputs = {name: type_ for name, type_ in declared.items() if type_.endswith("]")}
         results = [each.partition("=") for each in _entries(returns.strip()[1:-1])]
-        self.same = {name.strip(): of.strip() for name, _, of in results if of}
+        self.same = {_word(name): _word(of) for name, _, of in results if of}
         self.results = dict(_declared(name) for name, _, of in results if not of)
         self.before = self._before(declared) if self.forward is not None else []
         self.order = [*self.before, *self.plan.arguments]
         if strange := declared.keys() - set(self.order):
             raise ValueError(f"{self.name} takes {', '.join(sorted(strange))}")
+        if not self.inputs:
+            raise ValueError(f"{self.name} takes no tensor")
 
     def _before(self, declared: Mapping[str, str]) -> list[str]:
         """List what a backward takes before the forward's arguments."""
@@ -180,8 +184,12 @@ class Plan:
         linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
         attention = (sdpa_forward, sdpa_backward, sdpa_forward_kept, sdpa_backward_kept)
         known = {each.__name__: each for each in (sizes, holds, Contract, *attention)}
-        names: dict[str, Any] = {"torch": torch, "bool": bool, "str": str, **WORDS_OF_PLANS, **FUNCTIONS, **known}
-        tree = ast.fix_missing_locations(_TruthValues().visit(ast.parse(source)))
+        functions = {f"{name}()": function for name, function in {"bool": bool, "str": str, **FUNCTIONS}.items()}
+        names: dict[str, Any] = {"torch": torch, **WORDS_OF_PLANS, **functions, **known}
+        if self.results and not self.steps:
+            raise ValueError(f"{self.name} launches nothing")
+        tree = ast.fix_missing_locations(_Functions().visit(ast.parse(source)))
+        _check_names(tree, names)
         exec(compile(tree, place, "exec"), names)  # expressions of the plan, which `_expression` has checked
         self.contract, self.run = names["contract"], names["steps"]
 
@@ -247,7 +255,7 @@ class Plan:
 
     def _fill(self, body: str, number: int) -> list[str]:
         tensor, _, value = body.partition("=")
-        return [f"{tensor.strip()}.fill_({_expression(value.strip())})"]
+        return [f"{_word(tensor)}.fill_({_expression(value.strip())})"]
 
     def _launch(self, body: str, number: int) -> list[str]:
         kernel, _, rest = body.partition("<<<")
@@ -271,6 +279,8 @@ class Plan:
 
     def _kernel(self, text: str, number: int) -> str:
         """Return a kernel's C++ name, with ``{...}`` around template arguments that are computed at each call."""
+        if "{" in text or "}" in text:
+            raise ValueError(f"not a kernel's name: {text}")
         if stated := self._stated(self.plan.kernels, text, number):
             return stated
         arguments = [self._template_argument(each) for each in self._template_entries(text)]
@@ -299,9 +309,9 @@ class Plan:
         call, _, returned = body.rpartition("->")
         name, _, rest = call.partition("(")
         room, _, function = name.strip().partition("::")
-        library = f"torch.ops.aten.{function}" if room == "aten" else f"{room}_{function}"
+        library = f"torch.ops.aten.{_word(function)}" if room == "aten" else _word(f"{room}_{function}")
         call = f"{library}({_expression(rest.strip()[:-1])})"
-        results = _entries(returned.strip()[1:-1])
+        results = [*map(_word, _entries(returned.strip()[1:-1]))]
         if len(results) == 1 and not function.endswith("_backward"):
             return [f"{results[0]} = {call}.contiguous()"]
         values = "(value.contiguous() for value in returned if value is not None)"
@@ -315,12 +325,30 @@ _STEPS: dict[str, Callable[[Plan, str, int], list[str]]] = {
 }
 
 
-class _TruthValues(ast.NodeTransformer):
-    """Python's `and` and `or` return an operand; a plan's return a truth value."""
+class _Functions(ast.NodeTransformer):
+    """Python's `and` and `or` return an operand; a plan's return a truth value. Functions are called by names that no
+    argument or dim has: ``min()``."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
-        return ast.Call(ast.Name("bool", ast.Load()), [node], [])
+        return ast.Call(ast.Name("bool()", ast.Load()), [node], [])
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in ("str", *FUNCTIONS):
+            node.func.id += "()"
+        return node
+
+
+def _check_names(tree: ast.AST, names: Mapping[str, Any]) -> None:
+    """Raise ValueError for a name that the plan does not declare, and for one that is the runtime's."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    own = {node.id for node in found if isinstance(node.ctx, ast.Store)} - {"value", "returned"}
+    taken = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    if hidden := own & {"run", *names} - WORDS_OF_PLANS.keys():
+        raise ValueError(f"'{min(hidden)}' is a name of the runtime")
+    if unknown := {node.id for node in found} - own - taken - {"value", "returned", *names}:
+        raise ValueError(f"'{min(unknown)}' is neither an argument nor a dim")
 
 
 def captured_with(plan: LaunchPlan) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -383,7 +411,8 @@ def _without_comments(text: str) -> str:
 def _expression(text: str) -> str:
     """Return an expression of the plan, which is Python of numbers, names, operators and `FUNCTIONS`."""
     called = set(re.findall(r"(\w+)\s*\(", text)) - {"and", "or", "not", "dim3", *FUNCTIONS}
-    if NO_EXPRESSION.search(text) or called:
+    nodes = [] if NO_EXPRESSION.search(text) or called else [*ast.walk(ast.parse(f"[{text.strip()}]", mode="eval"))]
+    if not nodes or not all(isinstance(node, IN_EXPRESSIONS) and not getattr(node, "keywords", ()) for node in nodes):
         raise ValueError(f"not an expression: {text}")
     return text
 
@@ -403,7 +432,16 @@ def _declared(entry: str) -> tuple[str, str]:
     """Return the name and the type, ``f32[B, D]`` or ``float``."""
     name, _, type_ = entry.partition(":")
     dtype, opened, dims = type_.strip().partition("[")
-    return name.strip(), dtype.strip() + (f"[{', '.join(_entries(_expression(dims[:-1])))}]" if opened else "")
+    if opened and dtype.strip() not in DTYPES:
+        raise ValueError(f"no dtype: {dtype}")
+    return _word(name), dtype.strip() + (f"[{', '.join(_entries(_expression(dims[:-1])))}]" if opened else "")
+
+
+def _word(text: str) -> str:
+    """Return a name of the plan."""
+    if not text.strip().isidentifier():
+        raise ValueError(f"not a name: {text}")
+    return text.strip()
 
 
 def _parenthesized(text: str) -> tuple[str, str]:

@@ -51,11 +51,12 @@ class ModuleUse:
         settings: Mapping[str, Any] | None = None,
         training: bool | None = None,
         modes: Mapping[str, bool] | None = None,
-        code: Mapping[str, str] | None = None,
+        code: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
-        self.code = {path: name for name, paths in (code or {}).items() for path in paths.split(" ")}
+        listed = {name: paths.split(" ") if isinstance(paths, str) else paths for name, paths in (code or {}).items()}
+        self.code = {path: name for name, paths in listed.items() for path in paths}
         self.own_code = self.code.pop("", "")
         made_for = {**self.settings, **self.code}
         self.texts = {name: f"{name} is not {value}, as in these kernels: {_NEXT}" for name, value in made_for.items()}
@@ -69,22 +70,32 @@ class ModuleUse:
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
         for name, captured in self.settings.items():
-            found = _attribute(module, name)
-            is_list = isinstance(captured, tuple) and isinstance(found, list)
-            if not (is_list or isinstance(found, type(captured))) or (tuple(found) if is_list else found) != captured:
+            found = _comparable(_attribute(module, name))
+            if not isinstance(found, type(captured)) or found != captured:
                 return self._other(name, found, captured)
         for path, captured in self.code.items():
             part = _attribute(module, path)
             found = type(part).__name__
             if found != captured:
                 return self._other(path, found, captured)
-            if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            if self._has_hooks(path, part):
                 return f"{path} has hooks, which kernels do not call: remove them, or put them on the whole module"
         if self.training is not None:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
                     return _OTHER_MODE[self.training]
         return ""
+
+    def _has_hooks(self, path: str, part: torch.nn.Module) -> bool:
+        """Return True for hooks that kernels do not call. What PyTorch's own make a weight from, as `weight_norm` and
+        `prune` do, is captured with them."""
+        if part._forward_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return True
+        for hook in part._forward_pre_hooks.values():
+            made = getattr(hook, "name", getattr(hook, "_tensor_name", ""))
+            if not type(hook).__module__.startswith("torch.nn.utils.") or f"{path}.{made}" in self.state:
+                return True
+        return False
 
     def _other(self, name: str, found: Any, captured: Any) -> str:
         """Explain a difference. In compiled code a number may be a symbol, which has no text."""
@@ -351,6 +362,15 @@ def _attribute(module: Any, path: str) -> Any:
     for part in path.split("."):
         module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
     return module
+
+
+def _comparable(value: Any) -> Any:
+    """Return an attribute as settings state it: lists as tuples, numbers of numpy as Python's, dtypes by their name."""
+    if isinstance(value, (list, tuple)):
+        return "tensors" if any(isinstance(each, Tensor) for each in value) else tuple(value)
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 class CapturedArguments:
