@@ -146,7 +146,10 @@ class LitellmModel:
             return
         try:
             with contextlib.redirect_stdout(None):  # it prints where it does not know the vendor
-                is_known = bool(model or not separator) and bool(_litellm().get_llm_provider(self.name))
+                if separator and vendor in _litellm().provider_list:  # for some, get_llm_provider logs the user in
+                    is_known = bool(model)
+                else:
+                    is_known = bool(model or not separator) and bool(_litellm().get_llm_provider(self.name))
         except EnvironmentProblem:
             raise
         except Exception:  # litellm raises exceptions of several vendors' clients

@@ -277,3 +277,8 @@ def test_importing_litellm_prints_nothing_and_asks_no_network_for_prices() -> No
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == ""
     assert json.loads(done.stderr.splitlines()[-1]) == ["True", True]
+
+
+def test_a_provider_that_logs_in_is_known_without_a_login() -> None:
+    """litellm asks for a code on a web page to resolve such a name, on the stdout that is hidden meanwhile."""
+    LitellmModel("github_copilot/gpt-4o").check_name()
