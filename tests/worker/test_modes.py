@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from pathlib import Path
 
 import pytest
 
 from kernel_lsp.core.task import Task
+from kernel_lsp.worker.capture.modes import module_settings
 from tests.worker.capturing import capture_text, tensor
 
 BLOCK = """
@@ -130,6 +133,25 @@ def test_what_a_module_holds_is_among_its_settings() -> None:
     assert task.module_settings == {**of_config, **others, "training": False}
     assert [a.qualified_name for a in task.arguments if a.qualified_name] == ["_gain"]
     assert task.module_code == {"": "Block.forward", "act": "ReLU"}
+
+
+def test_names_are_read_in_files_of_bases_and_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base class's file computes with a private list, another private list is named as text alone."""
+    base = "class Base(torch.nn.Module):\n    def forward(self, x):\n        return x * self._scales[1]\n"
+    own = """
+class Scaled(base_of_scaled.Base):
+    def __init__(self):
+        super().__init__()
+        self._scales, self._shifts, self._unread = [1.0, 2.0], [3.0, 4.0], [5.0]
+
+    def forward(self, x):
+        return super().forward(x) + getattr(self, "_shifts")[1]
+"""
+    (tmp_path / "base_of_scaled.py").write_text(f"import torch\n\n\n{base}")
+    (tmp_path / "own_of_scaled.py").write_text(f"import base_of_scaled\n\n{own}")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("own_of_scaled").Scaled()
+    assert module_settings(module) == {"_scales": [1.0, 2.0], "_shifts": [3.0, 4.0]}
 
 
 def test_what_a_module_of_torch_leaves_out_is_a_setting() -> None:

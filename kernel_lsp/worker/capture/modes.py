@@ -92,9 +92,10 @@ def owner_of(callee: Callee) -> Any:
 
 
 def _names_read(owner: Any) -> frozenset[str]:
-    """Return the names in the user's code around a module: in the files of its classes, and of what they hold."""
+    """Return the names in the user's code around a module: in the files of its classes and their bases, and of what
+    they hold. ``getattr(self, "_gain")`` has a name as text."""
     parts = [part for _, part in named_parts(owner)]
-    kinds = {type(value) for part in parts for value in (part, *vars(part).values())}
+    kinds = {kind for part in parts for value in (part, *vars(part).values()) for kind in type(value).__mro__}
     files = [
         sys.modules.get(name)
         for name in {str(kind.__module__) for kind in kinds}
@@ -106,7 +107,7 @@ def _names_read(owner: Any) -> frozenset[str]:
     names: set[str] = set()
     for each in code:  # it grows by the functions that are in functions
         if isinstance(each, types.CodeType):
-            names.update(each.co_names)
+            names.update(each.co_names, (text for text in each.co_consts if isinstance(text, str)))
             code += [inner for inner in each.co_consts if isinstance(inner, types.CodeType)]
     return frozenset(names)
 
