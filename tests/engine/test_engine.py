@@ -28,7 +28,7 @@ from kernel_lsp.engine.messages import (
     RunResult,
 )
 from kernel_lsp.engine.program import PREFIX
-from kernel_lsp.engine.runner import NICENESS
+from kernel_lsp.engine.runner import AWAITED_NICENESS
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
 from kernel_lsp.gpu.specs import has_gpu
@@ -307,7 +307,7 @@ async def test_a_run_uses_the_worker_that_inferred_its_shapes(tmp_path: Path) ->
         running = asked.optimize("run", settings)
         await asked.until("run", "run_started")
         assert workers() == kept
-        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in kept} == {own + NICENESS}
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in kept} == {own + AWAITED_NICENESS}
         reply = await running
         assert reply.result is not None, reply.error
         assert not workers()

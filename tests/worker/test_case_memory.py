@@ -29,7 +29,7 @@ def test_a_refused_case_is_freed_before_memory_is_given_back(monkeypatch: pytest
 
     monkeypatch.setattr(cases, "WARM", SimpleNamespace(find=lambda configuration: SimpleNamespace()))
     monkeypatch.setattr(cases, "bind_sizes", lambda captured, shapes: ({}, ""))
-    monkeypatch.setattr(cases, "_cannot_make", lambda captured, family, sizes: "")
+    monkeypatch.setattr(cases, "_cannot_make", lambda captured, family, sizes, is_backward: "")
     monkeypatch.setattr(cases, "threads_for", lambda shapes: nullcontext())
     monkeypatch.setattr(cases, "_with_integers", refuse)
     monkeypatch.setattr(cases, "give_back_memory", lambda gpu: given_back.append((gpu, held[0]() is None)))
