@@ -51,7 +51,7 @@ N_JOBS = 3
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "foreign-kernels.md"
 MARK = re.compile(r"(<!-- gpu_foreign.py: (\w+) -->\n).*?(<!-- end -->)", re.S)
-"""What of the page this script writes: the part's name stands in its first mark."""
+"""Parts of the page that this script writes, each between two marks; the first names it."""
 TOLERANCES = ("strict", "torch", "kernelbench", "robust-kbench")
 TORCH_BUILD = """
 import sys, time

@@ -192,7 +192,7 @@ class GetReport(_InFolder):
 
 
 ToJob = AnswerModel | TakeVerified
-"""What a running job is sent."""
+"""Requests to a running job."""
 OtherRequest = Cancel | ToJob | ListRuns | GetResult | GetReport | GetKernelRecord | GetMachineCode | DraftPlan
 Request = Annotated[JobRequest | OtherRequest, Field(discriminator="method")]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)

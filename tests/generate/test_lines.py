@@ -100,7 +100,7 @@ def test_lines_that_share_an_operand_read_it_once(n: int, monkeypatch: pytest.Mo
     ],
 )
 def test_coordinates_of_packs_are_declared_where_the_pack_is(call: str) -> None:
-    """What all packs of a thread share is declared before them; no text with such a coordinate compiled."""
+    """Declare before the packs what all packs of a thread share, and in each what depends on it."""
     inputs = [tensor("a", 3, 1), tensor("b", 5, 64)]
     checked = check(f"def f(a, b): return {call}", inputs=inputs, schedule={"f.vector": 4, "f.unroll": 4})
     assert "u < 4" in checked.text

@@ -62,7 +62,7 @@ class Writer:
 async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection(
     loss: Lost, options: dict[str, Any]
 ) -> None:
-    """Where Ray cannot reach the machine, the new actor is not sent there."""
+    """Keep the new actor away from a machine that Ray cannot reach."""
     made: list[Actor] = []
 
     def make(**options: Any) -> Any:

@@ -12,7 +12,7 @@ from _kernel_lsp_calls import has_compiled
 N_STEADY = 32
 """Outermost calls in a row without a new signature before the first rest."""
 N_NOTED = 16
-"""Of them, the last ones whose nested calls are counted."""
+"""Last calls of these, whose nested calls are counted."""
 GROWTH = 6
 """Outermost calls that the n-th rest is longer than the one before: no cycle of calls is met at one place alone."""
 MAX_UNCHECKED = 30
@@ -22,7 +22,7 @@ MAX_RESTS = 400
 
 
 class Rests:
-    """Whether nested targets are wrapped now, and what each outermost configuration calls inside."""
+    """Decide whether nested targets are wrapped now, and keep what each outermost configuration calls inside."""
 
     def __init__(self, targets):
         self.targets = targets

@@ -26,7 +26,7 @@ def arithmetic(op: ast.operator, left: object, right: object) -> object:
     apply = _ARITHMETIC.get(type(op))
     if apply is None or not all(type(each) in (int, float) for each in (left, right)):
         return UNKNOWN
-    if isinstance(op, ast.Pow) and abs(right) > MAX_EXPONENT:  # type: ignore[arg-type]  # a number
+    if isinstance(op, ast.Pow) and isinstance(right, (int, float)) and abs(right) > MAX_EXPONENT:
         return UNKNOWN
     try:
         found = apply(left, right)

@@ -235,7 +235,7 @@ class ExactInterpreter(torch.fx.Interpreter):
         assert self._moved is not None
         mask, n_scores = of.get("attn_mask"), query.shape[1] * query.shape[2] * key.shape[2]
         if query.device.type == "cpu" and len(query) * n_scores > MAX_MOVED_SCORES:
-            raise NotImplementedError
+            raise NotImplementedError(f"{len(query) * n_scores} scores of an attention on a CPU")
         n_batches = max(1, MAX_MOVED_SCORES // max(1, n_scores))
         whole = [gradient, query, key, value] + ([] if mask is None else [mask.expand(len(query), -1, -1, -1)])
         one = partial(attention_gradients, self._moved, self._node.meta["val"][0].dtype, is_causal=others[3])
