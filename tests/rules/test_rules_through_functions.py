@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kernel_lsp.rules import pytorch
-from kernel_lsp.rules.pytorch.functions import MAX_LINES
+from kernel_lsp.rules.pytorch.program.functions import MAX_LINES
 
 HEADER = """import numpy as np
 import torch

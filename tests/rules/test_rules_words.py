@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.rules import pytorch
-from kernel_lsp.rules.pytorch.parsing import nodes_in
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in
 
 ROOT = Path(__file__).parent.parent.parent
 WITHOUT_PLACES = (ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context, ast.alias)

@@ -2,6 +2,6 @@
 only `ast`, not torch."""
 
 from kernel_lsp.rules.pytorch.checking import RULES, check
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, parse
 
 __all__ = ["RULES", "ParsedModule", "check", "parse"]

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, POINTWISE_MODULES, Kind
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program.kinds import POINTWISE_FUNCTIONS, POINTWISE_MODULES, Kind
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 
 
 @dataclass(slots=True)

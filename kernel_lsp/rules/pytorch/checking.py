@@ -24,12 +24,12 @@ from kernel_lsp.rules.pytorch import (
     training,
     usage,
 )
-from kernel_lsp.rules.pytorch.functions import FunctionNode
-from kernel_lsp.rules.pytorch.inference import read_program
-from kernel_lsp.rules.pytorch.names import ModuleClass, Names, read_names
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, parse
-from kernel_lsp.rules.pytorch.scopes import Scope, first_line
-from kernel_lsp.rules.pytorch.trained import is_hot, may_be_forward
+from kernel_lsp.rules.pytorch.program.functions import FunctionNode
+from kernel_lsp.rules.pytorch.program.inference import read_program
+from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names, read_names
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, parse
+from kernel_lsp.rules.pytorch.program.scopes import Scope, first_line
+from kernel_lsp.rules.pytorch.program.trained import is_hot, may_be_forward
 from kernel_lsp.rules.rule import Check, checks_in
 
 CHECKS = checks_in(

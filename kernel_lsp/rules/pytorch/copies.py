@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit, integer, is_number
-from kernel_lsp.rules.pytorch.kinds import CAST_DTYPES
-from kernel_lsp.rules.pytorch.parsing import nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program.kinds import CAST_DTYPES
+from kernel_lsp.rules.pytorch.program.parsing import nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 from kernel_lsp.rules.rule import Hit
 
 _FLOATING_DTYPES = ("float32", "float16", "bfloat16", "float64")

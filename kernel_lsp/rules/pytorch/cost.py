@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.chains import chains_of
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope
-from kernel_lsp.rules.pytorch.trained import has_pragma, is_for_inference, runs_model
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.kinds import POINTWISE_FUNCTIONS, REDUCTIONS
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope
+from kernel_lsp.rules.pytorch.program.trained import has_pragma, is_for_inference, runs_model
 from kernel_lsp.rules.rule import Hit
 
 MIN_CHAIN, MIN_CHAIN_OUTSIDE = 4, 8

@@ -6,7 +6,7 @@ import ast
 
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.rules.finding import QuickFix
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 from kernel_lsp.rules.rule import Declare, Hit
 
 declare = Declare("pytorch")

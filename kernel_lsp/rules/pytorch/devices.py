@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix, TextEdit, TextRange
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, LOOP_WORDS, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.kinds import TENSOR_KINDS
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
 _CREATORS = words(

@@ -6,10 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit
-from kernel_lsp.rules.pytorch.parsing import children_of, nodes_in
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.parsing import children_of, nodes_in
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
 _DOUBLES = ("torch.float64", "torch.double", "numpy.float64", "numpy.double", "np.float64")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import WARNING, declare, hit, rewrite
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 from kernel_lsp.rules.pytorch.usage import runs_module, turns_gradients_off
 from kernel_lsp.rules.rule import Hit
 

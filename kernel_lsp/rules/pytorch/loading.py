@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit
 
 _N_POSITIONAL = 6

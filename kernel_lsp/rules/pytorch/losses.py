@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
-from kernel_lsp.rules.pytorch.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 
 Activated = tuple[str, str]
 """An activation, and the module of the file that applies it (empty for a call)."""

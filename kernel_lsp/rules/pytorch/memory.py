@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from kernel_lsp.rules.finding import QuickFix
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import CALLED, ERROR, INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.devices import is_moved
-from kernel_lsp.rules.pytorch.kinds import Kind
-from kernel_lsp.rules.pytorch.parsing import nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.kinds import Kind
+from kernel_lsp.rules.pytorch.program.parsing import nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
 _FILLERS = words("ones full arange eye linspace logspace tril_indices triu_indices hann_window hamming_window")

@@ -17,8 +17,8 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
 )
 from kernel_lsp.rules.pytorch.losses import activation_before, loss_name
-from kernel_lsp.rules.pytorch.parsing import nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword, same
+from kernel_lsp.rules.pytorch.program.parsing import nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword, same
 from kernel_lsp.rules.rule import Hit
 
 _MAX_DEFINITIONS = 10

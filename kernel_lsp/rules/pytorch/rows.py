@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import calls_module, is_recurrence
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import NOT_TENSOR_FUNCTIONS, Kind
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope
-from kernel_lsp.rules.pytorch.trained import is_for_inference, runs_model
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.kinds import NOT_TENSOR_FUNCTIONS, Kind
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope
+from kernel_lsp.rules.pytorch.program.trained import is_for_inference, runs_model
 from kernel_lsp.rules.rule import Hit
 
 _LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use one operation over all of it"

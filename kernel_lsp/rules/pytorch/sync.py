@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.kinds import Kind
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import (
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.kinds import Kind
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program.trained import (
     holds_steps,
     is_for_inference,
     is_occasional,

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
-from kernel_lsp.rules.pytorch.trained import holds_steps, is_occasional
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program.trained import holds_steps, is_occasional
 from kernel_lsp.rules.rule import Hit
 
 _CLOCKS = frozenset(f"time.{name}{unit}" for name in ("time", "perf_counter", "monotonic") for unit in ("", "_ns")) | {

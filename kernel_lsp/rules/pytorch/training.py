@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
 from kernel_lsp.rules.pytorch.losses import (
@@ -17,8 +16,9 @@ from kernel_lsp.rules.pytorch.losses import (
     outputs_of_layer,
     vocabulary_of_file,
 )
-from kernel_lsp.rules.pytorch.parsing import nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.rule import Hit, words
 
 LARGE_VOCABULARY = 16_384

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-from kernel_lsp.rules.pytorch import flow
 from kernel_lsp.rules.pytorch.declare import (
     ERROR,
     INFORMATION,
@@ -16,8 +15,9 @@ from kernel_lsp.rules.pytorch.declare import (
     rewrite,
     unsafe_rewrite,
 )
-from kernel_lsp.rules.pytorch.scopes import Scope
-from kernel_lsp.rules.pytorch.trained import calls_model
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.scopes import Scope
+from kernel_lsp.rules.pytorch.program.trained import calls_model
 from kernel_lsp.rules.rule import Hit, words
 
 _NO_GRADIENT = ("no_grad", "inference_mode", "set_grad_enabled")

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 
-from kernel_lsp.rules.pytorch.parsing import ParsedModule
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MAX_LINES = 2_000

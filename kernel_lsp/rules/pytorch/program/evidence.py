@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from kernel_lsp.rules.pytorch.functions import FunctionNode
-from kernel_lsp.rules.pytorch.kinds import (
+from kernel_lsp.rules.pytorch.program.functions import FunctionNode
+from kernel_lsp.rules.pytorch.program.kinds import (
     ARRAY_LIKE_NAMES,
     MULTIPLE_OUTPUT_MODULES,
     NOT_TENSOR_FUNCTIONS,
@@ -16,8 +16,8 @@ from kernel_lsp.rules.pytorch.kinds import (
     TENSOR_ONLY_METHODS,
     Kind,
 )
-from kernel_lsp.rules.pytorch.parsing import nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program.parsing import nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
 

@@ -10,9 +10,9 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from kernel_lsp.rules.pytorch.evidence import CallKinds, tensor_parameters
-from kernel_lsp.rules.pytorch.functions import FunctionNode, functions_of_file
-from kernel_lsp.rules.pytorch.kinds import (
+from kernel_lsp.rules.pytorch.program.evidence import CallKinds, tensor_parameters
+from kernel_lsp.rules.pytorch.program.functions import FunctionNode, functions_of_file
+from kernel_lsp.rules.pytorch.program.kinds import (
     EXTREMA,
     NOT_TENSOR_METHODS,
     TENSOR_ATTRIBUTES,
@@ -20,10 +20,10 @@ from kernel_lsp.rules.pytorch.kinds import (
     TENSORS_FUNCTIONS,
     Kind,
 )
-from kernel_lsp.rules.pytorch.names import ModuleClass, Names
-from kernel_lsp.rules.pytorch.parsing import ParsedModule
-from kernel_lsp.rules.pytorch.scopes import Program, Scope
-from kernel_lsp.rules.pytorch.trained import is_forward
+from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule
+from kernel_lsp.rules.pytorch.program.scopes import Program, Scope
+from kernel_lsp.rules.pytorch.program.trained import is_forward
 
 
 def read_program(module: ParsedModule, names: Names) -> Program:

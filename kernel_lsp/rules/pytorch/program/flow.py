@@ -7,8 +7,8 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from kernel_lsp.rules.pytorch.functions import Function, FunctionNode
-from kernel_lsp.rules.pytorch.scopes import Scope
+from kernel_lsp.rules.pytorch.program.functions import Function, FunctionNode
+from kernel_lsp.rules.pytorch.program.scopes import Scope
 from kernel_lsp.rules.rule import words
 
 MAX_HOPS = 8

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_of
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, nodes_of
 
 _MODULE = "torch.nn.Module"
 LOSSES_OF_LOGITS = {"CrossEntropyLoss": "cross_entropy", "BCEWithLogitsLoss": "binary_cross_entropy_with_logits"}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from kernel_lsp.rules.pytorch.functions import Function, FunctionNode, Functions
-from kernel_lsp.rules.pytorch.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
-from kernel_lsp.rules.pytorch.names import ModuleClass, Names
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, children_of, nodes_of
+from kernel_lsp.rules.pytorch.program.functions import Function, FunctionNode, Functions
+from kernel_lsp.rules.pytorch.program.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
+from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, children_of, nodes_of
 
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

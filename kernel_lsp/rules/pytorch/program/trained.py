@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ast
 
-from kernel_lsp.rules.pytorch import flow
-from kernel_lsp.rules.pytorch.functions import FunctionNode
-from kernel_lsp.rules.pytorch.kinds import NOT_TENSOR_METHODS
-from kernel_lsp.rules.pytorch.names import ModuleClass
-from kernel_lsp.rules.pytorch.parsing import ParsedModule, nodes_in, nodes_of
-from kernel_lsp.rules.pytorch.scopes import Scope, first_line, keyword
+from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.functions import FunctionNode
+from kernel_lsp.rules.pytorch.program.kinds import NOT_TENSOR_METHODS
+from kernel_lsp.rules.pytorch.program.names import ModuleClass
+from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, nodes_in, nodes_of
+from kernel_lsp.rules.pytorch.program.scopes import Scope, first_line, keyword
 from kernel_lsp.rules.rule import words
 
 
