@@ -23,7 +23,7 @@ from .captured import WARM, Argument, Captured, bind_sizes
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of
 from .lifting import lifted, state_of
 from .load import Callee, LoadedFile, load_file, resolve
-from .modes import choose_mode, module_settings
+from .modes import choose_mode, method_of, module_settings
 from .numbers import attribute_place
 from .program import decompositions
 from .robust_kbench import MAX_CONFIGURATIONS, Settings, build, read_settings
@@ -198,14 +198,15 @@ def _capture(
 
 
 def _coverage(captured: Captured, first: _Built, others: Sequence[_Other], with_backward: bool) -> Coverage:
-    own_settings = module_settings(first.callee.owner)
+    method = method_of(captured.source)
+    own_settings = module_settings(first.callee.owner, method)
     found = Coverage([_entry(first.settings, shapes_of(captured, first))], [], set())
     comparison = _Comparison(captured, first, with_backward)
     for position, other in enumerate(others):
         reason = comparison.difference(other)
         if not reason and other.built is not None:
             found.covered.append(_entry(other.settings, shapes_of(captured, other.built)))
-            theirs = module_settings(other.built.callee.owner)
+            theirs = module_settings(other.built.callee.owner, method)
             found.differing_settings |= {name for name, value in own_settings.items() if theirs.get(name) != value}
         else:
             found.uncovered.append({"index": position + 1, "name": other.settings.name, "reason": reason})

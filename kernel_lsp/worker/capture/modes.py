@@ -6,14 +6,14 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
-import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from .attempt import Attempt
+from .attribute_reads import NamesRead, names_read
 from .captured import Captured
 from .load import Callee
 
@@ -32,14 +32,17 @@ MAX_DEPTH = 3
 MAX_VALUES = 32
 """Maximum values below an attribute: a larger object is data, not a setting."""
 PLAIN = (int, bool, float, str)
-NOT_USERS = ("torch", "builtins", "collections", "types", "functools")
-"""Packages whose code reads no attribute of the user's."""
 
 
 def choose_mode(callee: Callee, kind: str, with_backward: bool) -> None:
     """Put a module into eval mode where no backward is asked for: inference runs it so."""
     if kind in MODULE_KINDS and not with_backward and callee.owner is not None:
         callee.owner.eval()
+
+
+def method_of(source: Mapping[str, Any]) -> str:
+    """Return the name of the method that is captured of a module or an object."""
+    return str(source["symbol"]).rpartition(".")[2] if source["kind"] == "method" else "forward"
 
 
 def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
@@ -50,21 +53,22 @@ def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
     return {TRAINING: mode, **{f"{path}.{TRAINING}": not mode for path in others if path}}
 
 
-def module_settings(owner: Any, *, is_eval: bool = False) -> dict[str, Any]:
+def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = False) -> dict[str, Any]:
     """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function.
-    They are attributes of modules and, where the user's code reads their names, private ones and those of what the
-    user's classes hold: ``config.width``, ``act.__name__``. With `is_eval` the rate of a dropout is left out: it
+    They are public attributes of torch's modules and, of the user's objects, those that `method` and what it calls can
+    read, with what these hold: ``config.width``, ``act.__name__``. With `is_eval` the rate of a dropout is left out: it
     affects nothing in eval mode."""
     settings: dict[str, Any] = {}
-    read = _names_read(owner)
-    for path, module in named_parts(owner):
+    parts = named_parts(owner)
+    read = names_read([part for _, part in parts], method)
+    for path, module in parts:
         if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
             continue
         is_torchs = type(module).__module__.startswith("torch.")
         for name, held in vars(module).items():
             value = _python_number(held)
-            is_own = not name.startswith("_") and _has_text(value)
-            if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not (is_own or (name in read and not is_torchs)):
+            is_read = not name.startswith("_") and _has_text(value) if is_torchs else name in read
+            if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not is_read:
                 continue
             settings.update(_plain_values(f"{path}.{name}" if path else name, value, read))
     return settings
@@ -91,33 +95,7 @@ def owner_of(callee: Callee) -> Any:
     return callee.module if callee.module is not None else getattr(callee.call, "__self__", None)
 
 
-def _names_read(owner: Any) -> frozenset[str]:
-    """Return the names in the user's code around a module: in the files of its classes and their bases, and of what
-    they hold. ``getattr(self, "_gain")`` has a name as text."""
-    parts = [part for _, part in named_parts(owner)]
-    kinds = {kind for part in parts for value in (part, *vars(part).values()) for kind in type(value).__mro__}
-    files = [
-        sys.modules.get(name)
-        for name in {str(kind.__module__) for kind in kinds}
-        if name.split(".")[0] not in NOT_USERS
-    ]
-    values = [value for file in files for value in vars(file or types).values()]
-    values += [each for value in values if isinstance(value, type) for each in _members(value)]
-    code = [getattr(getattr(value, "fget", value), "__code__", None) for value in values]
-    names: set[str] = set()
-    for each in code:  # it grows by the functions that are in functions
-        if isinstance(each, types.CodeType):
-            names.update(each.co_names, (text for text in each.co_consts if isinstance(text, str)))
-            code += [inner for inner in each.co_consts if isinstance(inner, types.CodeType)]
-    return frozenset(names)
-
-
-def _members(kind: type) -> list[Any]:
-    """Return what a class defines, without constructors and what dataclasses write: ``__repr__`` reads every name."""
-    return [value for name, value in vars(kind).items() if name == "__call__" or not name.startswith("__")]
-
-
-def _plain_values(path: str, value: Any, read: frozenset[str], depth: int = MAX_DEPTH) -> dict[str, Any]:
+def _plain_values(path: str, value: Any, read: NamesRead, depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Return the values below an attribute that compare by their text and whose names are `read`, by path. Of what has
     no text, such as tensors and modules, there are none."""
     if _has_text(value):

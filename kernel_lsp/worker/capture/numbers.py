@@ -20,7 +20,7 @@ from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured, ModuleNumber
 from .graph import GraphText
 from .inputs import ScalarLeaf
-from .modes import MODULE_KINDS, module_settings, named_parts
+from .modes import MODULE_KINDS, method_of, module_settings, named_parts
 
 Key = Union[int, str]
 """Position or keyword of an argument."""
@@ -79,7 +79,8 @@ def _candidates(captured: Captured, has_settings: bool) -> list[_Candidate]:
     for name in sorted(taken | {*captured.symbols.names.values(), *captured.output_names}):
         pool.take(name)
     module = captured.callee.module
-    settings = module_settings(module, is_eval=True) if has_settings and module is not None else {}
+    method = method_of(captured.source)
+    settings = module_settings(module, method, is_eval=True) if has_settings and module is not None else {}
     of_modules = {f"{path}.{name}".lstrip(".") for path, part in named_parts(module) for name in vars(part)}
     numbers = {path: value for path, value in settings.items() if type(value) is float and path in of_modules}
     return own + [_Candidate(pool.take(path), path, value) for path, value in numbers.items()]

@@ -14,7 +14,7 @@ from ..names import snake_case
 from ..operators import is_a, number
 from .captured import Argument, Captured, ModuleNumber, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
-from .modes import mode_settings, module_code, module_settings, owner_of
+from .modes import method_of, mode_settings, module_code, module_settings, owner_of
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .symbols import symbol_of
@@ -184,7 +184,8 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     numbers that are arguments. The mode is included only where the other one computes something else."""
     differing = set(captured.coverage.differing_settings) if captured.coverage is not None else set()
     differing |= captured.free_settings
-    settings = module_settings(owner_of(captured.callee), is_eval=captured.mode is False)
+    method = method_of(captured.source)
+    settings = module_settings(owner_of(captured.callee), method, is_eval=captured.mode is False)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 
@@ -192,8 +193,7 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
 def _module_code(captured: Captured) -> dict[str, str]:
     if captured.source["kind"] == "function":
         return {}
-    method = captured.source["symbol"].rpartition(".")[2] if captured.source["kind"] == "method" else "forward"
-    return module_code(owner_of(captured.callee), method, is_eval=captured.mode is False)
+    return module_code(owner_of(captured.callee), method_of(captured.source), is_eval=captured.mode is False)
 
 
 def captured_shapes(captured: Captured) -> dict[str, list[int]]:

@@ -1,0 +1,274 @@
+"""The names that a module's code can read: its method, and what that calls, in whatever file. A plain attribute of
+another name is no setting of the kernels.
+
+Calls are followed by name: a method counts as called as soon as code that runs names it, whatever the object. Code that
+reads attributes by computed names can read all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import inspect
+import os
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+NOT_USERS = ("torch", "numpy", "builtins")
+"""Packages whose code names no attribute of the user's, beside the standard library."""
+STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+CALLED_BY_TORCH = ("forward", "backward", "setup_context", "__call__")
+"""Methods that torch calls for the user's code."""
+CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+NEVER_CALLED = frozenset(
+    "__init_subclass__ __class_getitem__ __repr__ __str__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
+    "__getnewargs__ __deepcopy__ __copy__ __sizeof__ __dir__".split()
+)
+"""Special methods that no computation calls implicitly."""
+BY_TEXT = frozenset(["getattr", "hasattr", "attrgetter", "methodcaller"])
+"""Functions that read an attribute whose name is an argument."""
+READ_ALL = frozenset(
+    "vars __dict__ eval exec __getattr__ __getattribute__ asdict astuple fields getmembers dir __getstate__".split()
+)
+"""Names whose use can read every attribute."""
+LOADS = frozenset("LOAD_ATTR LOAD_METHOD LOAD_GLOBAL LOAD_NAME LOAD_SUPER_ATTR LOAD_SUPER_METHOD IMPORT_FROM".split())
+WRAPPED = ("__wrapped__", "_torchdynamo_orig_callable")
+WRAPPERS = (
+    *(property, classmethod, staticmethod, functools.partial, functools.partialmethod, functools.cached_property),
+    type(functools.lru_cache(len)),
+)
+GENERATED = ("<string>", "<attrs")
+"""Beginnings of the file names of methods that `dataclasses` and `attrs` write."""
+MAX_DEPTH = 4
+"""Maximum objects in each other below an attribute of a module."""
+MAX_FUNCTIONS = 4000
+"""Maximum functions that are followed; beyond, every attribute counts as read."""
+
+
+class NamesRead:
+    """A set of names; it contains every name where the code does not tell which ones it reads."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.is_decided = True
+
+    def __contains__(self, name: object) -> bool:
+        return not self.is_decided or name in self.names
+
+
+def names_read(parts: list[Any], method: str) -> NamesRead:
+    """Return the names that a call of `method` of the first part can read; `parts` are it and its submodules."""
+    reader = _Reader(parts)
+    for part in parts:
+        reader.offer_class(type(part), is_module=isinstance(part, torch.nn.Module))
+        for name, value in vars(part).items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                reader.follow_held(value)
+    for name in (method, *CALLED_BY_TORCH):
+        reader.read(name)
+    reader.run()
+    return reader.found
+
+
+class _Reader:
+    """Follows code. Members of classes wait under their names until code that runs has these."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.found = NamesRead()
+        self._packages = {_package(kind.__module__) for part in parts for kind in type(part).__mro__}
+        self._waiting: dict[str, list[Any]] = {}
+        self._todo: list[types.FunctionType] = []
+        self._seen: dict[int, Any] = {}
+
+    def run(self) -> None:
+        """Read the functions found so far, and those that they lead to."""
+        n_read = 0
+        while self._todo and self.found.is_decided:
+            self._read_code(self._todo.pop())
+            n_read += 1
+            self.found.is_decided &= n_read < MAX_FUNCTIONS
+
+    def read(self, name: str) -> None:
+        """Note a name, and follow the members of this name."""
+        if name not in self.found.names:
+            self.found.names.add(name)
+            self.found.is_decided &= name not in READ_ALL
+            for value in self._waiting.pop(name, ()):
+                self.follow(value)
+
+    def offer_class(self, kind: type, *, is_module: bool = False) -> None:
+        """Offer what a class and its bases define, torch's bases of a module too, as they read its attributes."""
+        if self._is_new(kind):
+            has_own = is_module and self._is_users(kind.__module__)
+            for base in kind.__mro__:
+                if self._is_users(base.__module__) or (has_own and issubclass(base, torch.nn.Module)):
+                    self._offer_members(base)
+
+    def _offer_members(self, kind: type) -> None:
+        if kind is torch.nn.Module:
+            return
+        for name, value in vars(kind).items():
+            is_special = name.startswith("__") and name.endswith("__")
+            if not is_special:
+                self._offer(name, value)
+            elif name not in (*NEVER_CALLED, *CONSTRUCTORS) and not _is_generated(value):
+                self.follow(value)
+
+    def _offer(self, name: str, value: Any) -> None:
+        if name in self.found.names:
+            self.follow(value)
+        else:
+            self._waiting.setdefault(name, []).append(value)
+
+    def follow_held(self, value: Any, depth: int = MAX_DEPTH) -> None:
+        """Follow the functions and the classes of what an attribute holds."""
+        if not depth or isinstance(value, (torch.Tensor, torch.nn.Module)):
+            return
+        if isinstance(value, (list, tuple, set, frozenset, dict)):
+            if self._is_new(value):
+                for each in [*value.values()] if isinstance(value, dict) else value:
+                    self.follow_held(each, depth - 1)
+        elif isinstance(value, (type, types.ModuleType)) or _functions_in(value):
+            self.follow(value)
+        elif hasattr(value, "__dict__") and self._is_new(value):
+            self.offer_class(type(value))
+            for each in vars(value).values():
+                self.follow_held(each, depth - 1)
+
+    def follow(self, value: Any) -> None:
+        """Follow what a name stands for: a function, a class that may be constructed, a module, an object."""
+        if isinstance(value, types.ModuleType):
+            if self._is_users(value.__name__) and self._is_new(value):
+                for name, member in vars(value).items():
+                    self._offer(name, member)
+        elif isinstance(value, type):
+            self.offer_class(value)
+            for base in value.__mro__ if self._is_users(value.__module__) else ():
+                for name in CONSTRUCTORS:
+                    self.follow(vars(base).get(name))
+        elif functions := _functions_in(value):
+            for function in functions:
+                if self._is_new(function):
+                    self._todo.append(function)
+        elif not isinstance(value, torch.Tensor) and self._is_users(type(value).__module__):
+            self.follow_held(value)
+
+    def _read_code(self, function: types.FunctionType) -> None:
+        for cell in function.__closure__ or ():
+            self.follow(_contents(cell))
+        for value in [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]:
+            self.follow(value)
+        space = function.__globals__
+        file = str(space.get("__name__"))
+        is_followed = self._is_users(file)
+        if not is_followed and not file.startswith("torch.nn.modules."):
+            return
+        for code in _codes(function.__code__):
+            names = _loaded(code)
+            self.found.is_decided &= not (names & BY_TEXT and _computes_names(code))
+            for name in names:
+                self.read(name)
+                if is_followed and name in space:
+                    self.follow(space[name])
+            for name in _imported(code):
+                self.follow(_module_of(name, space))
+
+    def _is_users(self, module: str) -> bool:
+        """Return True for a package of one of the module's classes, and for files that are not installed."""
+        package = _package(module)
+        if package in NOT_USERS:
+            return False
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None:
+            return package not in sys.builtin_module_names
+        return package in self._packages or (not file.startswith(STANDARD_LIBRARY) and not INSTALLED.search(file))
+
+    def _is_new(self, value: Any) -> bool:
+        """Note an object, which is kept so that its identity stays its own."""
+        if id(value) in self._seen:
+            return False
+        self._seen[id(value)] = value
+        return True
+
+
+def _package(module: str) -> str:
+    return str(module).partition(".")[0]
+
+
+def _functions_in(value: Any) -> list[types.FunctionType]:
+    """Return the functions of Python behind a callable: its own, what it wraps, and what is bound to it."""
+    if isinstance(value, types.MethodType):
+        return _functions_in(value.__func__)
+    inner = [vars(value).get(name) for name in WRAPPED] if isinstance(value, types.FunctionType) else []
+    if isinstance(value, WRAPPERS):
+        inner += [getattr(value, name, None) for name in ("fget", "__func__", "func", "__wrapped__")]
+        inner += [*getattr(value, "args", ()), *getattr(value, "keywords", {}).values()]
+    found = [value] if isinstance(value, types.FunctionType) else []
+    return found + [function for each in inner if each is not value for function in _functions_in(each)]
+
+
+def _is_generated(member: Any) -> bool:
+    """Return True for a method that a dataclass writes: it reads every field."""
+    return any(function.__code__.co_filename.startswith(GENERATED) for function in _functions_in(member))
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+def _loaded(code: types.CodeType) -> set[str]:
+    """Return the names that a code object reads, without those that it only assigns. ``getattr(self, "_gain")`` has a
+    name as text."""
+    names = {str(each.argval) for each in dis.get_instructions(code) if each.opname in LOADS}
+    constants = [each for value in code.co_consts for each in (value if isinstance(value, tuple) else (value,))]
+    return names.union(*(value.split(".") for value in constants if isinstance(value, str)))
+
+
+def _imported(code: types.CodeType) -> list[str]:
+    return [str(each.argval) for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
+
+
+def _module_of(name: str, space: Mapping[str, Any]) -> types.ModuleType | None:
+    """Return an imported module by its absolute name, or by one that is relative to a package around the file."""
+    packages = str(space.get("__package__") or "").split(".")
+    names = [".".join([*packages[:n], name]).strip(".") for n in range(len(packages), -1, -1)]
+    return next((sys.modules[each] for each in names if each in sys.modules), None)
+
+
+def _computes_names(code: types.CodeType) -> bool:
+    """Return True unless each attribute that the code reads by text has a constant name."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node.func) in BY_TEXT]
+    places = {"getattr": slice(1, 2), "hasattr": slice(1, 2), "methodcaller": slice(1)}
+    texts = [node.args[places.get(_name_of(node.func), slice(None))] for node in calls]
+    n_constant = sum(bool(text) and all(_is_text(each) for each in text) for text in texts)
+    return n_constant < sum(_name_of(node) in BY_TEXT for node in ast.walk(tree))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _name_of(node: ast.AST) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))

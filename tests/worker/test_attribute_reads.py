@@ -1,0 +1,107 @@
+"""Which plain attributes of a module its code can read: others may differ between instances."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_lsp.worker.capture.modes import module_settings
+
+NUMBERS = itertools.count()
+ATTRIBUTES = "self.layer_id, self.scale, self.shift, self._gain, self._unread, self.other = 3, 2, 1, [4, 5], 6, 7"
+HELPER = """
+def scaled(module, x):
+    return x * module.scale
+
+
+class Factor:
+    def __init__(self, module):
+        self.value = module.shift
+
+
+class Base(torch.nn.Module):
+    def extra(self, x):
+        return x + self._gain[0]
+
+    def unused(self, x):
+        return x + self.other
+"""
+READ_NOTHING = "def forward(self, x):\n        return x * 2"
+BY_METHOD = (
+    "def forward(self, x):\n        return self.shifted(x)\n\n    def shifted(self, x):\n        return x + self.shift"
+)
+PROPERTY = (
+    "def forward(self, x):\n        return x * self.twice\n\n"
+    "    @property\n    def twice(self):\n        return self.scale"
+)
+STORED = (
+    "def forward(self, x):\n        return x * self.scale\n\n    def extra_repr(self):\n        return str(self.other)"
+)
+INNER = "def forward(self, x):\n        from {helper} import scaled\n        return scaled(self, x)"
+DECORATED = "@torch.no_grad()\n    def forward(self, x):\n        return (lambda y: y * self.scale)(x)"
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        (READ_NOTHING, ""),
+        (BY_METHOD, "shift"),
+        (PROPERTY, "scale"),
+        (STORED, "scale"),
+        (DECORATED, "scale"),
+        (INNER, "scale"),
+        ("def forward(self, x):\n        return {helper}.scaled(self, x)", "scale"),
+        ("def forward(self, x):\n        return x * {helper}.Factor(self).value", "shift"),
+        ("def forward(self, x):\n        return self.extra(x)", "_gain"),
+        ("def forward(self, x):\n        return x * getattr(self, 'scale') + hasattr(self, 'shift')", "scale shift"),
+        ("def forward(self, x):\n        return x * operator.attrgetter('scale')(self)", "scale"),
+    ],
+    ids=[
+        *("nothing", "by a method", "by a property", "printed alone", "decorated", "import in a function"),
+        *("function of a file", "constructor", "base class", "by text", "by attrgetter"),
+    ],
+)
+def test_only_what_the_code_can_read_is_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, read: str
+) -> None:
+    assert sorted(settings_of(tmp_path, monkeypatch, body)) == sorted(read.split())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def forward(self, x):\n        return x * getattr(self, 'sca' + 'le')",
+        "def forward(self, x):\n        return x * sum(map(getattr, [self], ['scale']))",
+        "def forward(self, x):\n        return x * vars(self)['scale']",
+        "def forward(self, x):\n        return x * self.__dict__['sc' + 'ale']",
+        "def forward(self, x):\n        return x * eval('self.sc' + 'ale')",
+    ],
+    ids=["computed", "passed on", "vars", "__dict__", "eval"],
+)
+def test_all_are_settings_where_names_are_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    assert len(settings_of(tmp_path, monkeypatch, body)) == 6
+
+
+def settings_of(directory: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> dict[str, Any]:
+    number = next(NUMBERS)
+    helper, own = f"helper_of_reads_{number}", f"module_of_reads_{number}"
+    head = f"import operator\n\nimport torch\nimport {helper}\n\n\nclass Scaled({helper}.Base):\n"
+    init = f"    def __init__(self):\n        super().__init__()\n        {ATTRIBUTES}\n\n"
+    (directory / f"{helper}.py").write_text(f"import torch\n\n{HELPER}")
+    (directory / f"{own}.py").write_text(f"{head}{init}    {body.replace('{helper}', helper)}\n")
+    monkeypatch.syspath_prepend(directory)
+    return module_settings(importlib.import_module(own).Scaled())
+
+
+def test_hooks_and_functions_that_a_module_holds_are_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "def forward(self, x):\n        return self.act(x)"
+    settings_of(tmp_path, monkeypatch, body)
+    module = importlib.import_module(f"module_of_reads_{next(NUMBERS) - 1}").Scaled()
+    module.act = lambda x: x * module.scale
+    assert "scale" in module_settings(module)
+    module.register_forward_pre_hook(lambda part, inputs: inputs[0] + part.shift)
+    assert "shift" in module_settings(module)
