@@ -132,6 +132,13 @@ __global__ void least(const float *x, float *out, int n) {
     if (threadIdx.x % 32 == 0) out[i / 32] = v;
 }
 """
+PACKS = """
+int fill(int rows, int width) {
+    BODY *pages = nullptr;
+    const size_t row_bytes = size_t(width) * sizeof(__half);
+    return cudaMalloc(&pages, rows * row_bytes);
+}
+"""
 FREED = """
 struct Buffer {
     float *x;
@@ -153,6 +160,8 @@ struct Buffer {
         ("KL219", HEADS, "row * width + head * part", "0"),
         ("KL255", COPY, "device_vector<float> &", "std::vector<float> &"),
         ("KL254", BYTES, "n * 4", "n * 2"),
+        ("KL254", PACKS, "uint4", "float"),
+        ("KL254", "template <typename T> struct Array {};\n" + PACKS, "T", "float"),
         ("KL274", OFFSET, "threadIdx.x * sizeof(float)", "blockIdx.x * pitch"),
         ("KL214", TICKET, "kept[atomicAdd(count, 1)] = i;", "atomicAdd(count, 1);"),
         ("KL258", REGISTERED, "CHECK(cudaHostRegister(x, 1024, cudaHostRegisterMapped));", ""),
@@ -174,6 +183,26 @@ def test_many_values_of_one_loss_take_linear_time() -> None:
     start = time.process_time()
     pytorch.check(text)
     assert time.process_time() - start < 5.0
+
+
+PACE = """
+import time
+import torch
+def train(model, batches, optimizer, n):
+    started = time.perf_counter()
+    for step in range(n):
+        model(next(batches).cuda()).backward()
+        optimizer.step()
+        BODY
+            print(n / (time.perf_counter() - started))
+            started = time.perf_counter()
+"""
+
+
+def test_the_time_of_many_steps_is_that_of_the_gpu_and_the_time_of_one_is_not() -> None:
+    assert "KL168" not in {f.code for f in pytorch.check(PACE.replace("BODY", "if step % 50 == 0:"))}
+    every_step = PACE.replace("BODY", "if True:").replace("train", "measure")
+    assert "KL168" in {f.code for f in pytorch.check(every_step)}
 
 
 STEPS = """

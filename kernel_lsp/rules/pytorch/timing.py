@@ -439,7 +439,10 @@ def _waits_inside(name: str, scope: Scope) -> bool:
 
 
 def _loads(start: ast.Call, end: ast.Call, scope: Scope) -> bool:
-    """Return whether a loop over batches is timed: its time is that of an epoch, of which little is outstanding."""
+    """Return whether a loop over batches is timed, or every n of its steps: little of such a time is outstanding."""
+    loop = scope.loop_around(end)
+    if loop is not None and is_occasional(end, loop, scope, may_leave=False):
+        return True
     return any(
         isinstance(loop, ast.For)
         and start.lineno < loop.lineno < end.lineno

@@ -39,6 +39,10 @@ MAX_SMALL = 20
 """Largest byte that is taken for the value of an integer: larger ones are patterns, as 0x3f is."""
 _INTEGERS = ("int", "unsigned", "unsigned int", "int32_t", "uint32_t", "int64_t", "long long", "size_t")
 _LARGEST = re.compile(r"-?(?:INT|UINT|FLT|DBL)_(?:MAX|MIN)|-?INFINITY|(?:std::)?numeric_limits<\w+>::\w+\(\)")
+_OF_SEVERAL = re.compile(
+    r"(?:u?(?:char|short|int|long|longlong)|float|double|half|__half|__nv_bfloat16)[234]|__nv_bfloat162"
+)
+"""Types of several numbers each."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?(?:\w+(?:\.|->))+size\(\)\)?")
 _HOST_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\b")
@@ -229,9 +233,12 @@ def _may_be_bytes(function: Function, pointer: Variable, size: Node) -> bool:
 
 
 def _other_type(text: str, element: str, n_bytes: int) -> str:
-    """Return the type of a `sizeof` whose size differs from the element's."""
+    """Return the type of a `sizeof` whose size differs from the element's: of a type that is known, and not of one of
+    several numbers, which may be counted one by one (`uint4*` for halves)."""
     named = [name for name in _SIZEOF.findall(text) if type_bytes(name) is not None]
-    if len(named) != 1 or "sizeof(*" in text.replace(" ", ""):
+    if len(named) != 1 or type_bytes(element) is None or "sizeof(*" in text.replace(" ", ""):
+        return ""
+    if _OF_SEVERAL.fullmatch(element) and n_bytes % (type_bytes(named[0]) or 1) == 0:
         return ""
     return named[0] if type_bytes(named[0]) != n_bytes and named[0] != element else ""
 
