@@ -34,7 +34,7 @@ from kernel_lsp.export.bench_page import (
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
 from kernel_lsp.verify.devices.names import parse_device
 from kernel_lsp.verify.session.start import SessionStart
-from kernel_lsp.verify.tasks import filter_targets
+from kernel_lsp.verify.task_filters import filter_targets
 
 MAX_DETAIL = 160
 """Characters of a row's failure in its line; the table at the end has all of it."""

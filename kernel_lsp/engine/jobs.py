@@ -32,8 +32,8 @@ from kernel_lsp.engine.runner import RunnerLine
 from kernel_lsp.errors import KernelLspError, SettingError
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.gpu.specs import has_gpu
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.channel import Channel
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.tree import kill_tree
 
 RUNNER = (sys.executable, "-m", "kernel_lsp.engine.runner")

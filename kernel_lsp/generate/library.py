@@ -11,7 +11,7 @@ from typing import TypeGuard
 from kernel_lsp.core import expression
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LibraryArgument, LibraryStep
-from kernel_lsp.generate.attention import last_key_of, score_of_seen
+from kernel_lsp.generate.attention_patterns import last_key_of, score_of_seen
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe

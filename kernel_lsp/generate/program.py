@@ -18,7 +18,15 @@ from kernel_lsp.generate.channels import channels_of
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.kept import NOTHING, PRODUCTS, ROWS, are_long_products, find_kept, keep_attention, with_kept
+from kernel_lsp.generate.kept_for_backward import (
+    NOTHING,
+    PRODUCTS,
+    ROWS,
+    are_long_products,
+    find_kept,
+    keep_attention,
+    with_kept,
+)
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
@@ -191,7 +199,7 @@ class Program:
         return are_long_products(set(all_).difference(few), self.workload)
 
     def _with_kept(self, level: int) -> tuple[LoweredGraph, LoweredGraph, bool]:
-        """Return both graphs at a level of `generate.kept`, and whether it keeps more than the levels below."""
+        """Return both graphs at a level of keeping, and whether it keeps more than the levels below."""
         assert self._backward is not None
         if not level:
             return self._forward, self._backward, False

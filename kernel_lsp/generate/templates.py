@@ -37,16 +37,16 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
     is_valid_thread_rows,
     thread_row_comment,
 )
-from kernel_lsp.generate.codegen.routines import order, recurrence, selection, window_gradients
-from kernel_lsp.generate.codegen.routines.order import (
+from kernel_lsp.generate.codegen.routines import recurrence, selection, sorting, window_gradients
+from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
+from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
+from kernel_lsp.generate.codegen.routines.sorting import (
     leading_capacity,
     render_leading,
     render_ranked,
     render_sorted,
     sort_capacity,
 )
-from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
-from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
 from kernel_lsp.generate.codegen.routines.window_gradients import render_window_gradients
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
@@ -380,7 +380,7 @@ class GroupRenderer:
     def _sorted(self, rows: SortedGroup, name: str) -> RenderedGroup:
         if (schedule := choose_selection(self.choices, name, rows, self.workload)) is not None:
             return self._selected(rows, schedule, name)
-        kernel = self.new_kernel(name, order.LOCAL_NAMES)
+        kernel = self.new_kernel(name, sorting.LOCAL_NAMES)
         capacity = sort_capacity(self.workload.size(rows.length), rows.source.dtype)
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
@@ -394,7 +394,7 @@ class GroupRenderer:
     def _selected(self, rows: SortedGroup, schedule: SelectionSchedule, name: str) -> RenderedGroup:
         """Return the kernel for packs and the captured length, and one for all other sizes where these are open."""
         kernel = self.new_kernel(name, selection.LOCAL_NAMES)
-        main, fits = render_selection(kernel, rows, schedule), order.fitting(kernel, rows)
+        main, fits = render_selection(kernel, rows, schedule), sorting.fitting(kernel, rows)
         if not main.conditions:
             return RenderedGroup((replace(main, conditions=fits),))
         other = self.new_kernel(f"{name}_any_size", selection.LOCAL_NAMES)

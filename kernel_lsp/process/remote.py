@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, KernelLspError
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.profiles import CACHE_VARIABLES
 from kernel_lsp.process.supervisor import Answered, Died, Overran, _TailOutput
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM, activity, as_error
 
 WORKER_FOLDER = WORKER_PROGRAM.parent
@@ -45,8 +45,8 @@ GRACE_S = 20.0
 PING_S = 10.0
 SMALL_BYTES = 1 << 18
 """Largest file that is sent in one piece with its request."""
-FRESH = ("fresh",)
-"""Arguments of a worker that answers `renew` (`worker/fresh.py`)."""
+FORK_SERVER = ("fork_server",)
+"""Arguments of a worker that answers `renew` (`worker/fork_server.py`)."""
 LOST_WORDS = "the connection to {} was lost"
 
 

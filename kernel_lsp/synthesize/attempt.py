@@ -19,7 +19,7 @@ from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.synthesize.request import DEVICE_SCALES, SCALES, SynthesisFolder, SynthesisRequest
-from kernel_lsp.verify.tasks import N_SEEDS, GraphView, judge, redundancies, referred
+from kernel_lsp.verify.task_filters import N_SEEDS, GraphView, judge, redundancies, referred
 
 MAX_SIMILARITY = 0.7
 """Maximum Jaccard index of two tasks' n-grams. A task of four operators that shares three in order has about 0.5."""

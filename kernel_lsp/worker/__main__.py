@@ -7,7 +7,7 @@ import os
 import sys
 
 PACKAGE = "_kernel_lsp_worker"
-PROGRAMS = {"fresh": "fresh", "profile_launches": "gpu.launches"}
+PROGRAMS = {"fork_server": "fork_server", "profile_launches": "gpu.launches"}
 """Modules that run once and end, by their ``main(arguments)``. Without one, requests are served."""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.benchmark import TaskFilters
-from kernel_lsp.verify.tasks import filter_targets, judge
+from kernel_lsp.verify.task_filters import filter_targets, judge
 
 GOOD: dict[str, Any] = {
     "device": "some GPU",

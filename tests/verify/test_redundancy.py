@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.verify.tasks import redundancies
+from kernel_lsp.verify.task_filters import redundancies
 from tests.worker.capturing import capture_text, tensor
 
 

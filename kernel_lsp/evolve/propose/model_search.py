@@ -29,7 +29,7 @@ from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.evolve.run.search import Proposer
 from kernel_lsp.llm.ensemble import Ensemble, Pull
 from kernel_lsp.llm.patience import Spending
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.training.features import SchedulableProgram
 
 N_SEEDS = 4

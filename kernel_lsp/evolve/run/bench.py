@@ -24,7 +24,7 @@ from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageS
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.run.optimize import start_request
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES

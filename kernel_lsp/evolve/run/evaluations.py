@@ -14,7 +14,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.event import CandidateEvaluated
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 
 Depth = Literal["precheck", "rank", "screen", "full"]
 

@@ -40,7 +40,7 @@ from kernel_lsp.evolve.run.final_verification import (
 )
 from kernel_lsp.evolve.run.reuse import TunedSchedule
 from kernel_lsp.evolve.run.search import LARGE_TEXT, LIBRARY, Order, Proposal, Proposer, Scored
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.training.features import SchedulableProgram
 
 MAX_DRAWING_S = 10.0

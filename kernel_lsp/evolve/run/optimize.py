@@ -42,7 +42,7 @@ from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.llm.manual import Ask, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Spending
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.training.ranker import trained_order
 from kernel_lsp.verify.profile.profile import profile_candidate

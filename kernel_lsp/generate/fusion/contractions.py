@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.fusion.fusion_state import Progress
 from kernel_lsp.generate.fusion.groups import (
     AttentionGradientGroup,
     AttentionGroup,
@@ -17,7 +18,6 @@ from kernel_lsp.generate.fusion.groups import (
     PhasesOfGroup,
     Store,
 )
-from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, accesses, both, in_range, rewrite
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe

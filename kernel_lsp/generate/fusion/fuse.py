@@ -17,6 +17,7 @@ from kernel_lsp.generate.fusion.contractions import (
     grow_gradient,
     grow_library,
 )
+from kernel_lsp.generate.fusion.fusion_state import Progress
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.fusion.groups import (
     AttentionGradientGroup,
@@ -36,7 +37,6 @@ from kernel_lsp.generate.fusion.groups import (
     scalars_of_group,
 )
 from kernel_lsp.generate.fusion.log_ratios import with_log_ratios
-from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.fusion.row_algebra import simplified
 from kernel_lsp.generate.fusion.rows import grow_rows
 from kernel_lsp.generate.fusion.scans import grow_scan

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernel_lsp.generate.fusion.fusion_state import NotReadyError, Progress
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.fusion.row_patterns import LinesOfRows
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite

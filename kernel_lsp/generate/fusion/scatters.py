@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernel_lsp.generate.fusion.fusion_state import Progress
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup, ScatterGroup, Store
-from kernel_lsp.generate.fusion.progress import Progress
 from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import Access, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, unravel_safe

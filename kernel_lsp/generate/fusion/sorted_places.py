@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kernel_lsp.generate.fusion.fusion_state import NotReadyError, Progress
 from kernel_lsp.generate.fusion.groups import SortedGroup, Store
-from kernel_lsp.generate.fusion.progress import NotReadyError, Progress
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Argument, Scalar, accesses, cast, rewrite
 from kernel_lsp.generate.ir.sizes import unravel_safe

@@ -12,7 +12,7 @@ from typing import Literal
 from kernel_lsp.config import Settings, find_workspace
 from kernel_lsp.engine.client import EngineClient
 from kernel_lsp.engine.messages import Cancel, JobEvent, JobRequest, Problem, Reply
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.server.features.formatting import time_text
 from kernel_lsp.server.jobs.progress import Tracker, WorkDoneProgress
 from kernel_lsp.server.protocol.messages import JobParams, JobState

@@ -31,10 +31,10 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.verdict import BuildFailed, BuildOutcome, Built, TimedOut
 from kernel_lsp.errors import EnvironmentProblem, SettingError
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.toolchain.integrity.masking import mask_comments
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.integrity.refused_text import source_findings, without_line_directives

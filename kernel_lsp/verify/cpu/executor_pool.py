@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 

@@ -28,8 +28,8 @@ from kernel_lsp.core.verdict import (
     Unsupported,
     Verdict,
 )
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.cases import (

@@ -16,11 +16,11 @@ from typing import Any
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Rejected, TimedOut
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, scrubbed_environment
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
 from kernel_lsp.toolchain.extension.build import ExtensionBuilder
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt, ExtensionFacts, KeptFacts

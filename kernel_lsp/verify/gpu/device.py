@@ -25,7 +25,7 @@ from pathlib import Path
 
 from kernel_lsp.core.verdict import Crashed, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles

@@ -31,7 +31,7 @@ from kernel_lsp.core.verdict import (
     Verdict,
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.ptx.executor import NoAnswer
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain

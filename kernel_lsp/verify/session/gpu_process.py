@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.errors import InternalError, KernelLspError
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.stdio import claim_stdout, open_stdin, write_line
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.several_gpus import Problem, Request, Said, Start

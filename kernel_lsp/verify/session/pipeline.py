@@ -16,7 +16,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, Built, CheckOutcome, Rejected, Unsupported
 from kernel_lsp.errors import KernelLspError, PlanError
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.worker_client import CaseFiles, Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS

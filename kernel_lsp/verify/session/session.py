@@ -19,12 +19,12 @@ from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu, has_gpu
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.process.ray_cluster import RayCluster
-from kernel_lsp.process.remote import FRESH, RemoteWorker
+from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.ssh import Machine
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
@@ -329,7 +329,7 @@ class Session:
             make_worker, place = partial(RemoteWorker, machine), f"on {remote.destination}"
         elif self._cluster is not None:
             there, seen_index = self._cluster.slot(index), 0
-            make_worker, make_candidate_worker = partial(RemoteWorker, there), partial(RemoteWorker, there, FRESH)
+            make_worker, make_candidate_worker = partial(RemoteWorker, there), partial(RemoteWorker, there, FORK_SERVER)
             place = f"({there.name})"
         elif self._device_name.index is None or self._is_one_of_several:
             place = f"(cuda:{index})"

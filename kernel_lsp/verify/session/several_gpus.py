@@ -23,9 +23,9 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem, InternalError, KernelLspError
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.supervisor import scrubbed_environment
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
 from kernel_lsp.verify.gpu.device import Load
 from kernel_lsp.verify.model.cases import Depth

@@ -20,9 +20,9 @@ from pathlib import Path
 from kernel_lsp.config import Settings
 from kernel_lsp.errors import EnvironmentProblem, InternalError, KernelLspError
 from kernel_lsp.gpu.specs import has_gpu
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, named_python
-from kernel_lsp.process.tasks import end_tasks
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.devices.names import parse_device
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.task import TargetSource, Task, UncoveredConfiguration
 from kernel_lsp.core.verdict import ConfigurationOutcome, Crashed, TimedOut, Unsupported, Verdict
 from kernel_lsp.errors import KernelLspError, TargetError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Depth, StageTimes, sizes_of
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare

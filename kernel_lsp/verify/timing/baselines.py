@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.process.tasks import end_tasks
+from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.verify.timing.baseline_cache import BaselineCache, BaselineKey
 from kernel_lsp.verify.timing.rounds import Asker, Subject, SubjectFailed, end, prepare
 

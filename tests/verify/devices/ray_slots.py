@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
-from kernel_lsp.process.remote import FRESH, RemoteWorker
+from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.device import GpuDevice
 from kernel_lsp.verify.gpu.slot import GpuSlot
@@ -53,7 +53,7 @@ async def slots(
         slot, own = cluster.slot(number), folder / f"slot-{number}"
         slot.python = str(python or slot.python)
         own.mkdir()
-        worker_slot = GpuSlot(lambda: RemoteWorker(slot, FRESH), 0, own, StubCompiler(), renews=True)
+        worker_slot = GpuSlot(lambda: RemoteWorker(slot, FORK_SERVER), 0, own, StubCompiler(), renews=True)
         return await GpuDevice(worker_slot, lock_directory=own).__aenter__()
 
     devices = await asyncio.gather(*map(start, range(n_slots)))

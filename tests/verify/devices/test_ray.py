@@ -14,7 +14,7 @@ import pytest
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process import ray_cluster as ray_cluster_module
 from kernel_lsp.process.ray_cluster import MIN_SLOT_S, START_S, RayAddress, RayCluster, _problem
-from kernel_lsp.process.remote import FRESH, RemoteWorker
+from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
@@ -56,7 +56,7 @@ async def test_the_loss_of_a_slot_loses_no_evaluation_and_repeats_none(ray_clust
 
 
 async def test_every_candidate_has_a_process_of_its_own() -> None:
-    async with Conversation([sys.executable, WORKER_PROGRAM, *FRESH]) as worker:
+    async with Conversation([sys.executable, WORKER_PROGRAM, *FORK_SERVER]) as worker:
         assert await worker.ask({"command": "describe"}, deadline_s=60.0)
         first = descendants(worker.pid)
         for _ in range(2):  # two, as the next process was there at the first
@@ -68,7 +68,7 @@ async def test_every_candidate_has_a_process_of_its_own() -> None:
 async def test_a_python_without_torch_is_named(ray_cluster: RayCluster, tmp_path: Path) -> None:
     slot = ray_cluster.slot(0)
     slot.python = str(script(tmp_path / "python", f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n'))
-    async with RemoteWorker(slot, FRESH) as worker:
+    async with RemoteWorker(slot, FORK_SERVER) as worker:
         with pytest.raises(EnvironmentProblem, match="cannot import torch"):
             await worker.ask("open_device", {"device": 0}, deadline_s=60.0)
 

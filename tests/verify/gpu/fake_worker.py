@@ -98,7 +98,7 @@ def serve(*, sick: bool = False, n_devices: int = 1) -> None:
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[PACKAGE])
     _install(Device(sick=sick), n_devices)
-    part("fresh").main([]) if "fresh" in sys.argv else part("protocol").serve()
+    part("fork_server").main([]) if "fork_server" in sys.argv else part("protocol").serve()
 
 
 def part(name: str) -> Any:

@@ -1,7 +1,7 @@
 """A worker without torch, for tests and benchmarks that need many: the real processes and protocol, a GPU that sleeps.
 
-``light_worker.py SECONDS PROGRAM fresh``: a case takes so many seconds on average, as `case_seconds` says. Every kernel
-computes 2 x + 1.
+``light_worker.py SECONDS PROGRAM fork_server``: a case takes so many seconds on average, as `case_seconds` says. Every
+kernel computes 2 x + 1.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def main() -> None:
     )
     assert spec is not None
     sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-    protocol, fresh = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("protocol", "fresh"))
+    protocol, fork_server = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("protocol", "fork_server"))
     failure = importlib.import_module(f"{PACKAGE}.failure").Failure
 
     def no_torch() -> None:
         raise failure("this worker has none")
 
-    protocol.answer, fresh.need_torch = answer, no_torch
-    fresh.main([])
+    protocol.answer, fork_server.need_torch = answer, no_torch
+    fork_server.main([])
 
 
 if __name__ == "__main__":

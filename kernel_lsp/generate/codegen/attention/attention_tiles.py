@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.attention import PRODUCT, condition_of_seen, last_key_of, score_of_seen
+from kernel_lsp.generate.attention_patterns import PRODUCT, condition_of_seen, last_key_of, score_of_seen
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored

@@ -14,7 +14,7 @@ from kernel_lsp.core.expression import Binary, Constant
 from kernel_lsp.generate.codegen.elements.packs import WORD_BYTES
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, divisible, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, loaded
-from kernel_lsp.generate.codegen.routines.order import length_of, stores_of
+from kernel_lsp.generate.codegen.routines.sorting import length_of, stores_of
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import SortedGroup
 from kernel_lsp.generate.ir.sizes import to_expression

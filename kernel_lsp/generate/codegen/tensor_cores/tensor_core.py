@@ -18,7 +18,7 @@ from kernel_lsp.generate.codegen.kernel import (
 )
 from kernel_lsp.generate.codegen.products.matmul import declare_batch, is_innermost, name_places, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, ResultWriter
+from kernel_lsp.generate.codegen.tensor_cores.epilogue import ResultText, ResultWriter
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
     LoadText,
     Operand,

@@ -19,7 +19,7 @@ from kernel_lsp.generate.codegen.kernel import (
     rendered,
 )
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.codegen.tensor_cores.results import ResultText, RowPlaces
+from kernel_lsp.generate.codegen.tensor_cores.epilogue import ResultText, RowPlaces
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,

@@ -1,7 +1,7 @@
 """Filter tasks by the criteria of robust-kbench [arXiv 2509.14279] and of CUDA Agent's data synthesis [2602.24286], and
 find redundant work in a task's graph: duplicates, dead results, operations without effect.
 
-The worker measures (`worker/tasks.py`); the thresholds are here. A flagged task can be beaten by a kernel that
+The worker measures (`worker/task_facts.py`); the thresholds are here. A flagged task can be beaten by a kernel that
 does less than it should: a constant, a copy, a formula without the weights.
 """
 
@@ -87,7 +87,7 @@ async def _filter_target(worker: Worker, target: str, directory: Path, settings:
 
 
 def judge(configuration: str, facts: Facts) -> tuple[FilterResult, ...]:
-    """Apply the filters that need only the facts of one configuration (`worker.tasks.examine_task`)."""
+    """Apply the filters that need only the facts of one configuration (`worker.task_facts.examine_task`)."""
     rules = (_not_finite, _range, _seeds, _axes, _weights, _inputs, _determinism, _backward, _compile, _eager_time)
     return tuple(result.model_copy(update={"configuration": configuration}) for rule in rules for result in rule(facts))
 

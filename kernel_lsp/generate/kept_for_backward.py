@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention import find_attention
-from kernel_lsp.generate.attention_gradients import GradientFamily, KeptAttention, find_gradients
+from kernel_lsp.generate.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
+from kernel_lsp.generate.attention_patterns import find_attention
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Variable, as_index, product

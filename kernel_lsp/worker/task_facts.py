@@ -2,7 +2,7 @@
 and `try_inputs`, which finds the first of several descriptions of a target's inputs that its code accepts: it runs on
 fake tensors, which have a shape and no data, so trying takes neither memory nor time.
 
-Nothing is judged here: the thresholds are in `kernel_lsp.verify.tasks`. The code runs in the mode that it was
+Nothing is judged here: the thresholds are in `kernel_lsp.verify.task_filters`. The code runs in the mode that it was
 constructed in, on a GPU where torch sees one, and on the user's own inputs.
 """
 

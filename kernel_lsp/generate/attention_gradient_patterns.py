@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention import (
+from kernel_lsp.generate.attention_patterns import (
     MINUS_INFINITY,
     are_operands,
     body_at,
