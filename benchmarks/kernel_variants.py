@@ -285,8 +285,7 @@ def compile_task(folder: Path, modes: Sequence[str]) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:
         timer = TaskTimer(folder, modes)
-        with torch.no_grad():
-            timer.grads_out = [torch.randn_like(out) for out in listed(timer.model(*timer.inputs))]
+        timer.draw_gradients()
         for mode in modes:
             torch._dynamo.reset()
             fn = torch.compile(timer.model, mode=mode)
@@ -456,11 +455,16 @@ class TaskTimer:
         kept = [(r, g.to(r.dtype)) for r, g in zip(results, self.grads_out, strict=True) if r.requires_grad]
         return [r for r, _ in kept], [g for _, g in kept]
 
-    def _expected(self) -> dict[str, Any]:
-        n_bytes = 8 * sum(t.numel() for t in self.tensors.values())
+    def draw_gradients(self) -> list[torch.Tensor]:
+        """Return the forward's results, and keep a gradient that comes in for each."""
         with torch.no_grad():
             out = listed(self.model(*self.inputs))
         self.grads_out = [torch.randn_like(each) if each.is_floating_point() else each for each in out]
+        return out
+
+    def _expected(self) -> dict[str, Any]:
+        n_bytes = 8 * sum(t.numel() for t in self.tensors.values())
+        out = self.draw_gradients()
         in_fp64 = n_bytes <= MAX_FP64_BYTES
         model = copy.deepcopy(self.model).double() if in_fp64 else self.model
         inputs = [as_fp64(x) if in_fp64 else x for x in self.inputs]
