@@ -14,7 +14,8 @@ from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_out
 
 
 class RowCache:
-    """One array per cached read; none where the schedule caches no row."""
+    """One array per cached read; none where the schedule caches no row. Where blocks take several rows, caches that
+    load the next row meanwhile override `begin_rows` and what follows it."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
         self.kernel, self.group, self.schedule, self.packing = kernel, group, schedule, packing
@@ -22,6 +23,32 @@ class RowCache:
         self._filled: set[bytes] = set()
         self._first: dict[bytes, str] = {}
         self.fills_first_pass = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Return the bytes of dynamic shared memory per block."""
+        return 0
+
+    def begin_rows(self, scope: Scope, row: str, n_items: int, lane: str, limit: str) -> None:
+        """Start to load the first `row`: `n_items` packs for a thread at `lane`, of `limit` packs in all."""
+
+    def open_row(self, scope: Scope, condition: str, next_row: str) -> None:
+        """Begin a row: the one after it is `next_row`, if `condition` holds."""
+
+    def begin_exchange(self, scope: Scope) -> None:
+        """Use the time in which blocks wait for each other's last partial results."""
+
+    def begin_last(self, scope: Scope) -> None:
+        """Begin the last pass over a row."""
+
+    def end_pack(self, scope: Scope) -> None:
+        """End a pack, whose results are stored."""
+
+    def end_pass(self, scope: Scope) -> None:
+        """End a pass over a row."""
+
+    def end_row(self, scope: Scope) -> None:
+        """End a row."""
 
     def read_first(self, scope: Scope, lane: str) -> None:
         """Load what a row reads once and the thread's first element of it."""

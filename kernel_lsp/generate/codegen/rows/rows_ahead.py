@@ -45,7 +45,7 @@ class RowsAhead(RowCache):
         self._singles: dict[bytes, tuple[Access, str]] = {}
         self._after: dict[str, str] = {}
 
-    def begin(self, scope: Scope, row: str, n_items: int, lane: str) -> None:
+    def begin_rows(self, scope: Scope, row: str, n_items: int, lane: str, limit: str) -> None:
         """Load the first row, and start to copy what all rows read."""
         self._n_items, self._lane = n_items, lane
         self.declare(scope, n_items)
@@ -61,6 +61,7 @@ class RowsAhead(RowCache):
                 item.line(f"{self._arrays[access.digest]}[item] = {self.packing.memory(item, self._moved(access))};")
         self._filled = set(self._arrays)
         self._hold(scope)
+        scope.line("#pragma unroll 1")
 
     def open_row(self, scope: Scope, condition: str, next_row: str) -> None:
         """Declare the row after this one, and bind what was loaded of this one."""
@@ -120,7 +121,6 @@ class RowsAhead(RowCache):
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of shared memory per block."""
         return sum(self._bytes_of(access) for access in self._read_by_all() if access.digest in self._held)
 
     def _hold(self, scope: Scope) -> None:

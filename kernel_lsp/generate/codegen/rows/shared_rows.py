@@ -51,7 +51,6 @@ class SharedRowRenderer(RowRenderer):
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
         super().__init__(kernel, group if schedule.cached else with_late_stores(group), schedule)
         self.row_scope = self.scope
-        self._is_ahead = False
         self._has_met = False
         self._own_peaks: dict[Pair, str] = {}
         self._followers = self._active_followers()
@@ -63,8 +62,7 @@ class SharedRowRenderer(RowRenderer):
         for level in range(self.levels):
             self._pass(level)
         self._finish()
-        if isinstance(self.cache, RowsAhead):
-            self.cache.end_row(self.scope)
+        self.cache.end_row(self.scope)
         if self.scope is not self.row_scope:
             self.scope.close()
         kernel = rendered(
@@ -77,10 +75,7 @@ class SharedRowRenderer(RowRenderer):
             min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
-        shared_bytes = self.kept.shared_bytes
-        if isinstance(self.cache, StagedRows | RowsAhead):
-            shared_bytes = self.cache.n_bytes
-        return replace(kernel, attributes=attributes, shared_bytes=shared_bytes)
+        return replace(kernel, attributes=attributes, shared_bytes=self.cache.n_bytes or self.kept.shared_bytes)
 
     def _grid(self) -> Constant:
         blocks = self.schedule.blocks
@@ -140,12 +135,9 @@ class SharedRowRenderer(RowRenderer):
         barrier."""
         teams, type_ = self.schedule.teams, self.kernel.index_type
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
-        if isinstance(self.cache, StagedRows):
-            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane(), self._limit())
-        if isinstance(self.cache, RowsAhead):
-            self.cache.begin(self.scope, self._row_of("0", n_rows), self._n_items(), self._column_lane())
-        if isinstance(self.cache, RowsAhead):
-            self.scope.line("#pragma unroll 1")
+        if self.schedule.meanwhile:
+            place = self._n_items(), self._column_lane(), self._limit()
+            self.cache.begin_rows(self.scope, self._row_of("0", n_rows), *place)
         if teams == 1:
             self.scope = self.scope.open(f"for ({type_} row = 0; row < {n_rows}; ++row)")
         else:
@@ -154,8 +146,7 @@ class SharedRowRenderer(RowRenderer):
             self.scope.line(f"const bool is_row = my_row < {n_rows};")
             self.scope.line(f"const {type_} row = is_row ? my_row : {n_rows} - 1;  // all blocks meet at the barrier")
         self.scope.define(self.group.row, "row")
-        if isinstance(self.cache, RowsAhead):
-            self.cache.open_row(self.scope, *self._next_row())
+        self.cache.open_row(self.scope, *self._next_row())
 
     def _next_row(self) -> tuple[str, str]:
         """Return the condition that a team has a row after this one, and that row."""
@@ -164,11 +155,9 @@ class SharedRowRenderer(RowRenderer):
         return f"{first} < {n_rows}", self._row_of(first, n_rows)
 
     def _fill_cache(self, scalars: Sequence[Scalar]) -> None:
-        if isinstance(self.cache, RowsAhead):
-            if self.level == self.levels - 1:
-                self.cache.begin_last(self.scope)
-        else:
-            super()._fill_cache(scalars)
+        super()._fill_cache(scalars)
+        if self.level == self.levels - 1:
+            self.cache.begin_last(self.scope)
 
     def _body(
         self,
@@ -178,8 +167,7 @@ class SharedRowRenderer(RowRenderer):
         stores: Sequence[Store],
     ) -> None:
         super()._body(scope, scalars, accumulators, stores)
-        if isinstance(self.cache, RowsAhead):
-            self.cache.end_pack(scope)
+        self.cache.end_pack(scope)
 
     def _row_of(self, first: str, n_rows: str) -> str:
         """Return the row of this block's team when the first team is at `first`."""
@@ -198,9 +186,7 @@ class SharedRowRenderer(RowRenderer):
         return " && ".join([*(["is_row"] if self._is_guarded() else []), "lane == 0"])
 
     def _finish_pass(self, entries: Sequence[RowReduction], accumulators: Sequence[RunningValue]) -> None:
-        if isinstance(self.cache, StagedRows) and not self._is_ahead:
-            self.cache.copy_next(self.scope, *self._next_row())
-        self._is_ahead = True
+        self.cache.end_pass(self.scope)
         if not entries and not self._adds_lines():
             return
         found: dict[RowReduction, str] = {}
@@ -333,7 +319,7 @@ class SharedRowRenderer(RowRenderer):
                 inner.line(f"{at} = {name};")
         together = self._found_together()
         last = max(entry.level for entry in self._entries() if entry.tensor not in together)
-        if isinstance(self.cache, RowsAhead) and self.level == last:
+        if self.level == last:
             self.cache.begin_exchange(self.scope)
         self.scope.line("grid_sync();")
 

@@ -24,14 +24,14 @@ class StagedRows(RowCache):
         super().__init__(kernel, group, schedule, packing)
         self.row = Variable("staged_row", (1 << 20) + 2, group.row.extent)
         self._n_items, self._lane, self._limit = 0, "", ""
+        self._condition, self._next_row = "", ""
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of shared memory per block."""
         itemsizes = sum(access.dtype.itemsize for access in self.shared_reads())
         return itemsizes * self.schedule.vector * self._n_items * self.schedule.threads
 
-    def begin(self, scope: Scope, row: str, n_items: int, lane: str, limit: str, *, condition: str = "") -> None:
+    def begin_rows(self, scope: Scope, row: str, n_items: int, lane: str, limit: str, *, condition: str = "") -> None:
         """Declare the stage of every kept read, and start to copy the first row, of `limit` packs, if there is one."""
         self._n_items, self._lane, self._limit = n_items, lane, limit
         stage = scope.names.take(STAGE)
@@ -47,6 +47,16 @@ class StagedRows(RowCache):
             self.copy_next(scope, condition, row)
         else:
             self._copy(scope, row)
+
+    def open_row(self, scope: Scope, condition: str, next_row: str) -> None:
+        """Keep the place of the row after this one for the end of the first pass."""
+        self._condition, self._next_row = condition, next_row
+
+    def end_pass(self, scope: Scope) -> None:
+        """Start to copy the next row once the first pass has read this one."""
+        if self._condition:
+            self.copy_next(scope, self._condition, self._next_row)
+            self._condition = ""
 
     def copy_next(self, scope: Scope, condition: str, row: str) -> None:
         """Start to copy the row after this one."""
