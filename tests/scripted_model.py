@@ -29,10 +29,6 @@ class ScriptedModel:
     def name(self) -> str:
         return self._name
 
-    @property
-    def costs_money(self) -> bool:
-        return self._cost_usd > 0
-
     def worst_cost_usd(self, request: ModelRequest) -> float:
         return self._cost_usd
 

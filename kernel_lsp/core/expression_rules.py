@@ -32,11 +32,6 @@ def substitute(expression: Expression, replacements: Mapping[str, Expression]) -
     return expression
 
 
-def simplify(expression: Expression) -> Expression:
-    """Rebuild the expression with the local rules of `binary`, `unary` and `call`."""
-    return substitute(expression, {})
-
-
 def unary(operator: str, operand: Expression) -> Expression:
     """``operator operand``, folded when the operand is a constant."""
     node = Unary(operator, operand)

@@ -51,12 +51,6 @@ def list_runs(directory: Path) -> tuple[RunSummary, ...]:
         return tuple(_summary(archive, record) for record in records)
 
 
-def run_summary(directory: Path, run_id: str) -> RunSummary:
-    """Return one run; ``last`` is the newest. Raises UserError when there is no such run."""
-    with Archive(find_workspace(directory)) as archive:
-        return _summary(archive, archive.run(run_id))
-
-
 def run_result(directory: Path, run_id: str) -> RunResult:
     """Return a finished run's result with its files as text. Raises UserError when there is no such run."""
     with Archive(find_workspace(directory)) as archive:

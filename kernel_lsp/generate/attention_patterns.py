@@ -86,11 +86,10 @@ def _without_masks(score: Scalar) -> Scalar:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax of `score`, whose maximum of a row is `peak`. With `is_safe`, fully masked rows give zeros."""
+    """The softmax of `score`. With `is_safe`, fully masked rows give zeros."""
 
     score: Scalar
     is_safe: bool
-    peak: Access
 
 
 def find_softmax(weights: Scalar, key: Variable) -> Softmax | None:
@@ -104,9 +103,9 @@ def find_softmax(weights: Scalar, key: Variable) -> Softmax | None:
             log_sum = op("add", peak, op("log", total))
             plain = {op("div", exponential, total), op("exp", op("sub", score, log_sum))}
             if weights in plain:
-                return Softmax(score, False, peak)
+                return Softmax(score, is_safe=False)
             if _is_safe(weights, score, peak, plain, key):
-                return Softmax(score, True, peak)
+                return Softmax(score, is_safe=True)
     return None
 
 

@@ -107,10 +107,6 @@ class Program:
             pending = following
         return tuple(found.values())
 
-    def default_schedule(self) -> dict[str, Choice]:
-        """Return the schedule with every knob at its default."""
-        return {knob.name: knob.default for knob in self.knobs}
-
     def is_valid(self, schedule: Mapping[str, Choice]) -> bool:
         """Return True if every choice is a value of its knob and the templates support the combination."""
         by_name = {knob.name: knob for knob in self.knobs}

@@ -127,10 +127,6 @@ class LitellmModel:
     def name(self) -> str:
         return self._name
 
-    @property
-    def costs_money(self) -> bool:
-        return self._prices() != Prices(0.0, 0.0)
-
     def worst_cost_usd(self, request: ModelRequest) -> float | None:
         """Return the upper bound of the cost: a token is at least one byte, and the reply ends at its limit."""
         prices = self._prices()

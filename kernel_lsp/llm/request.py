@@ -104,11 +104,6 @@ class Model(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def costs_money(self) -> bool:
-        """Return True when calls are charged; a budget does not apply to others."""
-        ...
-
     def worst_cost_usd(self, request: ModelRequest) -> float | None:
         """Return the maximum cost of this call; None when the price is unknown."""
         ...
@@ -120,8 +115,6 @@ class Model(Protocol):
 
 class FreeModel:
     """The part of a `Model` that charges nothing."""
-
-    costs_money = False
 
     def worst_cost_usd(self, request: ModelRequest) -> float:
         return 0.0

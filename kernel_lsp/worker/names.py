@@ -63,6 +63,3 @@ class NamePool:
             number += 1
         self._taken.add(candidate)
         return candidate
-
-    def is_taken(self, name: str) -> bool:
-        return name in self._taken

@@ -70,7 +70,7 @@ def test_a_schedule_after_others_gives_what_a_new_program_gives() -> None:
 
 def test_defaults_are_a_valid_schedule() -> None:
     program = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)])
-    schedule = program.default_schedule()
+    schedule = program.realize({}).schedule
     assert program.is_valid(schedule)
     assert program.render(schedule) == program.render({})
     assert not program.is_valid({next(iter(schedule)): 12345})

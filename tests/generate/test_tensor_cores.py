@@ -162,7 +162,7 @@ def test_the_right_tile_runs_along_k_where_a_factor_does(
     call: str, left: tuple[int, int], right: tuple[int, int], is_transposed: int
 ) -> None:
     task = plan_text(f"def f(a, b): return {call}", inputs=[tensor("a", *left), tensor("b", *right)]).task
-    assert plan_program(task, gpu=find_gpu("H200")).default_schedule()["f.transposed"] == is_transposed
+    assert plan_program(task, gpu=find_gpu("H200")).realize({}).schedule["f.transposed"] == is_transposed
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_windows_are_offered_where_they_fit(layer: str, shape: tuple[int, ...]) 
 
 def test_a_large_product_of_f32_is_on_tensor_cores_by_default() -> None:
     program = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 512, 512), tensor("b", 512, 512)])
-    assert program.default_schedule()["f.mm.contraction"] == "tensor_cores"
+    assert program.realize({}).schedule["f.mm.contraction"] == "tensor_cores"
     small = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8, 16), tensor("b", 16, 8)])
-    assert small.default_schedule()["f.mm.contraction"] != "tensor_cores"
+    assert small.realize({}).schedule["f.mm.contraction"] != "tensor_cores"
 
 
 @pytest.mark.parametrize("knobs", [{"parts": 4}, {"parts": 2, **GROUPS}], ids=["warp", "warpgroup"])
@@ -307,7 +307,7 @@ def test_sums_of_few_results_are_split_into_parts(knobs: dict[str, int]) -> None
 def test_a_long_sum_of_few_results_is_split_by_default_and_others_are_not() -> None:
     def parts(rows: int, terms: int) -> int:
         task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", rows, terms), tensor("b", terms, 256)]).task
-        schedule = plan_program(task, gpu=find_gpu("H200")).default_schedule()
+        schedule = plan_program(task, gpu=find_gpu("H200")).realize({}).schedule
         assert schedule["f.mm.contraction"] == "tensor_cores"
         return int(schedule.get("f.mm.parts", 1))
 
@@ -318,7 +318,7 @@ def test_a_long_sum_of_few_results_is_split_by_default_and_others_are_not() -> N
 def test_a_short_sum_of_many_results_has_small_blocks() -> None:
     task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8192, 32), tensor("b", 32, 8192)]).task
     program = plan_program(task, gpu=find_gpu("H200"))
-    schedule = program.default_schedule()
+    schedule = program.realize({}).schedule
     assert (schedule["f.warpgroups"], schedule["f.stages"]) == (0, 2)
     assert "__launch_bounds__(128, 6)" in program.render({})
     assert (schedule["f.tile_m"], schedule["f.tile_n"], schedule["f.chain"]) == (64, 64, 0)
@@ -328,7 +328,7 @@ def test_a_strided_convolution_of_few_channels_keeps_its_rows_and_has_narrow_til
     inputs = [tensor("x", 64, 3, 224, 224), tensor("w", 96, 3, 11, 11)]
     task = plan_text("def f(x, w): return F.conv2d(x, w, stride=4, padding=2)", inputs=inputs).task
     program = plan_program(task, gpu=find_gpu("H200"))
-    assert program.default_schedule()["f.tile_n"] == 96
+    assert program.realize({}).schedule["f.tile_n"] == 96
     assert "k_of_lane" in program.render({})
 
 

@@ -58,11 +58,6 @@ def call_warp(function: int, first: int, stride: int) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(function)(first, stride))
 
 
-INTRINSICS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (load64, store64, load8, fill, count_trailing_zeros, shift_right, call_thread, call_warp)
-}
-
 _DECLARATIONS = """
 declare i64 @llvm.cttz.i64(i64, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)

@@ -59,7 +59,6 @@ N_PROFILED_BLOCKS = 6
 MAX_WHOLE_GRID = 400_000_000
 """Maximum instructions of a whole grid that is run to count them, where blocks wait for all others: a few of them would
 stop at the barrier. Beyond it, what they do before is counted."""
-MIN_SAMPLED_BLOCKS = 8
 WATCHED_ORDER: ThreadOrder = "reverse"
 """Thread order that marks a case to be watched for races when it is small: the first sizes, and long rows."""
 REVERSED_ORDER = "reverse"

@@ -10,7 +10,7 @@ import numpy as np
 
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundOperation, BoundStep, BoundTensor, TensorArgument
 from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
-from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFile
+from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFile, written_ranges
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.oracle.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison
 
@@ -100,16 +100,11 @@ class RunFiles:
 
     def n_written_bytes(self, tensor: BoundTensor) -> int:
         """Return the number of written bytes, for a sparse file."""
-        n_written, end = 0, 0
-        with self._marks(tensor).open("rb") as file:
-            while True:
-                try:
-                    start = os.lseek(file.fileno(), end, os.SEEK_DATA)
-                except OSError:  # only a hole is left
-                    return n_written
-                end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-                shadow = np.frombuffer(os.pread(file.fileno(), end - start, start), dtype=np.uint8)
-                n_written += int(np.count_nonzero(shadow & WRITTEN_BY_KERNEL))
+        n_written = 0
+        for start, stop in written_ranges(self.path(tensor)):
+            shadow = np.fromfile(self._marks(tensor), np.uint8, stop - start, offset=start)
+            n_written += int(np.count_nonzero(shadow & WRITTEN_BY_KERNEL))
+        return n_written
 
     def written_elements(self, tensor: BoundTensor) -> np.ndarray:
         """Return the mask of elements that the blocks wrote."""

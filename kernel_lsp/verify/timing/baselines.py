@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -48,8 +47,6 @@ IDLE_DEADLINE_S = 5.0
 times before it looks at the time."""
 MAX_DISCONNECTED = 10
 """Losses of the connection to another machine after which a baseline is given up."""
-
-_logger = logging.getLogger(__name__)
 
 
 class TimingWorker(Asker, Protocol):

@@ -12,7 +12,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import Variable
-from kernel_lsp.rules.rule import Hit, words
+from kernel_lsp.rules.rule import Hit
 
 
 @declare(
@@ -102,38 +102,6 @@ def _uses(kernel: Function, parameter: Variable) -> Iterator[Node]:
 
 
 _TEXT_NODES = frozenset(("comment", "string_content", "string_literal", "raw_string_content"))
-
-
-def _is_read(kernel: Function, use: Node) -> bool:
-    subscript = kernel.parent(use)
-    if subscript is None or subscript.type != "subscript_expression":
-        return False
-    array = subscript.child_by_field_id(fields.ARGUMENT)
-    outer = kernel.parent(subscript)
-    if array is None or array.id != use.id or outer is None:
-        return False
-    if outer.type in ("pointer_expression", "field_expression", "subscript_expression", "update_expression"):
-        return False
-    left = outer.child_by_field_id(fields.LEFT) if outer.type == "assignment_expression" else None
-    is_argument = outer.type == "argument_list" and _is_unknown_call(kernel, kernel.parent(outer))
-    is_bound = outer.type == "init_declarator" and "&" in kernel.source(outer).split("=")[0]
-    return (left is None or left.id != subscript.id) and not is_argument and not is_bound
-
-
-def _is_unknown_call(kernel: Function, call: Node | None) -> bool:
-    """Return whether the call might take the element by reference: this file does not define it by value."""
-    if call is None or call.type != "call_expression":
-        return True
-    name = kernel.callee(call)
-    return not (name.startswith(("__", "static_cast", "make_")) or name in _VALUE_FUNCTIONS)
-
-
-_VALUE_FUNCTIONS = words(
-    """
-    expf exp logf log sqrtf sqrt rsqrtf fmaxf fminf fabsf powf tanhf max min fmaf fma float int sinf cosf erff
-    exp2f log2f log1pf expm1f floorf ceilf roundf fdividef
-    """
-)
 
 
 def _is_placement(node: Node) -> bool:
