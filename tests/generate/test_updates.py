@@ -100,6 +100,12 @@ def test_rows_gather_their_updates_of_a_tensor() -> None:
     assert "atomicAdd" not in checked.text
 
 
+@pytest.mark.parametrize(("n_rows", "dtype"), [(6, "f32"), (6, "i64")])
+def test_updates_of_a_vector_may_count_places_from_its_end(n_rows: int, dtype: str) -> None:
+    text = f"def f(t, y): return torch.zeros({n_rows}, dtype=y.dtype).index_add(0, t, y * 2)"
+    check(text, inputs=[tensor("t", 40, dtype="i64", within=(0, n_rows)), tensor("y", 40, dtype=dtype)])
+
+
 def _choice(knob: str, text: str, inputs: list[object]) -> dict[str, int | str]:
     """Return the schedule that sets every knob of this name to 1."""
     knobs = plan_text(text, inputs=inputs, backward="weight" in text).realize({}).knobs

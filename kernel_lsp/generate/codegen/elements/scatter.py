@@ -21,7 +21,7 @@ from kernel_lsp.generate.codegen.kernel import (
     name_coordinates,
     rendered,
 )
-from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, MULTIPLY, UNARY, Text, stored
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, MULTIPLY, UNARY, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowScatterGroup, ScatterGroup
 from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
@@ -147,7 +147,7 @@ def render_scatter(kernel: KernelWriter, group: ScatterGroup, threads: int, comm
     flat = ravel(group.index, group.tensor.shape)
     target = kernel.target(group.tensor)
     text = scope.value(group.scalar)
-    offset = scope.index(flat).text
+    offset = scope.index(flat).within(ADD)
     dtype = group.tensor.dtype
     if group.kind == "set":
         scope.line(f"{target}[{offset}] = {stored(text, group.scalar.dtype, dtype)};")
