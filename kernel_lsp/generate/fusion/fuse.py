@@ -157,6 +157,8 @@ def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Ten
     for tensor in progress.pending:
         if not _may_join(progress, seed, tensor) or not progress.is_ready(tensor, roots):
             continue
+        if progress.graph.rereads(tensor, roots):
+            continue
         index = unravel_like(as_index(position), seed.shape, tensor.shape)
         scalar = progress.element(tensor, index)
         if scalar is not None:

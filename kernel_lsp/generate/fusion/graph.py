@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, IndexValue, Loop, Operation, Scalar, accesses, nodes
@@ -140,6 +140,16 @@ class DefinitionGraph:
         """Return the stored tensors that it depends on."""
         reads = self._read_through(tensor, lambda each: not self._is_stored(each))
         return frozenset(read for read in reads if self._is_stored(read))
+
+    def rereads(self, tensor: Tensor, roots: Iterable[Tensor]) -> bool:
+        """Return True if the definition, with what it reads inlined, reads elements of one of the roots several times:
+        a thread that computes both would compute each of those elements again."""
+        needed = self.needs(tensor).intersection(roots)
+        if not needed:
+            return False
+        between = self._read_through(tensor, lambda each: not self._is_stored(each))
+        readers = [tensor, *(read for read in between if not self._is_stored(read))]
+        return any(self._rereads(reader, root) for reader in readers for root in needed & self.needs(reader))
 
     def _is_stored(self, tensor: Tensor) -> bool:
         return isinstance(self.definitions[tensor], Buffer) or self.is_hard(tensor) or tensor in self.forced
