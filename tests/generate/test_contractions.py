@@ -171,3 +171,9 @@ def test_an_attention_over_pairs_is_products() -> None:
     for n_keys, default in ((2, "products"), (64, "online")):
         program = plan_text(text, inputs=[tensor(name, 32, 8, n_keys, 64) for name in "qkv"])
         assert {knob.default for knob in program.knobs if knob.name.endswith(".attention")} == {default}
+
+
+def test_as_many_groups_as_channels_are_a_constant() -> None:
+    text = "def f(x): return F.conv2d(x, torch.full((x.shape[1], 1, 3, 3), 0.5), groups=x.shape[1])"
+    checked = check(text, inputs=[tensor("x", 2, 3, 9, 8)], backward=True, sizes=({}, {"B": 1}))
+    assert [symbol.name for symbol in checked.task.symbols] == ["B", "H", "W"]

@@ -17,7 +17,7 @@ from ..files import PLAN_NAMES, plan_dtype
 from ..operators import is_a
 from .program import OWNER
 from .source_lines import SourceLines
-from .symbols import SymbolTable
+from .symbols import Inexpressible, SymbolTable, is_settled
 
 DROPPED_KEYWORDS = frozenset(("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy"))
 FULL_END = (1 << 63) - 1
@@ -116,6 +116,7 @@ class GraphReader:
                 raise self._failure(node, message, "leave this call outside the target")
             raise self._failure(node, f"the operator {op} is not an ATen operator")
         source = self._sources.of(node)
+        self._require_constants(node, op)
         op, arguments = _canonical(op, list(node.args))
         return {
             "name": node.name,
@@ -132,6 +133,15 @@ class GraphReader:
             "user_name": user_name,
             "module_path": _module_path(node),
         }
+
+    def _require_constants(self, node: Any, op: str) -> None:
+        """Raise Inexpressible for a number that depends on sizes and decides what a kernel is."""
+        if not is_a(op, "constants"):
+            return
+        for value in torch.utils._pytree.tree_leaves([node.args, node.kwargs]):
+            found = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
+            if isinstance(found, torch.SymInt) and not is_settled(found):
+                raise Inexpressible(found.node.expr, "a kernel needs it as a constant")
 
     def _same_as(self, node: Any, op: str) -> Any:
         """Return the argument that a node only passes on; None when it computes something."""

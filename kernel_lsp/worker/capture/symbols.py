@@ -29,10 +29,10 @@ STATE_NAMES_BY_RANK = {1: "N", 2: "NK", 3: "NCL", 4: "NCRS", 5: "NCDRS"}
 
 
 class Inexpressible(Exception):
-    """A size that our expression text cannot express. `symbols` are those that must become fixed."""
+    """A size that our expression text cannot express, or may not. `symbols` are those that must become fixed."""
 
-    def __init__(self, expression: sympy.Basic) -> None:
-        super().__init__(f"{expression} is no sum, product, quotient, minimum or maximum of sizes")
+    def __init__(self, expression: sympy.Basic, reason: str = "") -> None:
+        super().__init__(reason or f"{expression} is no sum, product, quotient, minimum or maximum of sizes")
         self.symbols = frozenset(expression.free_symbols)
 
 
