@@ -19,7 +19,12 @@ from tests.generate.harness import check, plan_text, tensor
         "F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False)",
         "F.adaptive_avg_pool2d(x, 1)",
         "F.adaptive_avg_pool2d(x, (3, 4))",
+        "F.avg_pool2d(x, x.shape[2:])",
         "F.interpolate(x, scale_factor=2, mode='nearest')",
+        "F.interpolate(x, size=(5, 17), mode='nearest')",
+        "F.interpolate(x, scale_factor=1.5, mode='nearest')",
+        "F.interpolate(x, scale_factor=1.5, mode='nearest-exact')",
+        "F.interpolate(x, scale_factor=1.5, mode='bicubic')",
     ],
 )
 def test_pooling_forward_and_backward(call: str) -> None:

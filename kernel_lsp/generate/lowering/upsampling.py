@@ -30,45 +30,74 @@ from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 
-def _scale_factors(call: Call, source: Shape, out: Shape) -> list[Index]:
-    factors = []
-    for size, wanted in zip(source, out, strict=True):
-        factor = divide_exactly(wanted, size)
-        if factor is None or factor.constant is None:
-            call.fail("it scales by a factor that is not whole")
-        factors.append(factor)
-    return factors
+def _whole_factors(source: Shape, out: Shape) -> list[Index] | None:
+    """Return the factor of each dim; None where one is not whole."""
+    factors = [divide_exactly(wanted, size) for size, wanted in zip(source, out, strict=True)]
+    whole = [factor for factor in factors if factor is not None and factor.constant is not None]
+    return whole if len(whole) == len(factors) else None
 
 
 @lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _upsample_nearest(call: Call) -> Tensor:
-    """Upsample by integer factors, for which ATen's floor(out * in / out_size) is exact."""
+    """Read ATen's floor(out * in / out_size), which is exact for whole factors."""
     n_spatial = n_spatial_of(call)
     source, shape = call.tensor(0), call.shape()
-    factors = _scale_factors(call, source.shape[-n_spatial:], shape[-n_spatial:])
+    factors = _whole_factors(source.shape[-n_spatial:], shape[-n_spatial:])
+    scales = _given_scales(call, n_spatial, 2)
 
     def to_source(index: tuple[Index, ...]) -> list[Index]:
-        inner = [position // factor for position, factor in zip(index[-n_spatial:], factors, strict=True)]
-        return [*index[:-n_spatial], *inner]
+        at = index[-n_spatial:]
+        if factors is not None:
+            return [*index[:-n_spatial], *(position // factor for position, factor in zip(at, factors, strict=True))]
+        sizes = zip(at, source.shape[-n_spatial:], shape[-n_spatial:], scales, strict=True)
+        return [*index[:-n_spatial], *(_nearest(*each) for each in sizes)]
 
     return call.builder.view(source, shape, to_source)
 
 
+def _nearest(position: Index, size: Index, wanted: Index, scale: float | None) -> Index:
+    """Return the input position that an output copies, in ATen's f32."""
+    f32, whole = DType.F32, _whole_type(size)
+    ratio = Constant(1 / scale, f32) if scale else op("div", _as_float(size, f32), _as_float(wanted, f32))
+    found = cast(op("mul", _as_float(position, f32), ratio), whole)
+    return as_position(op("minimum", found, cast(index_value(size - 1), whole)))
+
+
 @lowers("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward")
 def _upsample_nearest_backward(call: Call) -> Tensor:
-    """Sum, per input position, the block of outputs that copied it."""
+    """Sum, per input position, the outputs that copied it."""
     n_spatial = n_spatial_of(call)
     grad, shape = call.tensor(0, "grad_output"), call.shape()
-    factors = _scale_factors(call, shape[-n_spatial:], grad.shape[-n_spatial:])
-    taps = taps_of(call, factors)
+    outer = len(shape) - n_spatial
+    factors = _whole_factors(shape[outer:], grad.shape[outer:])
+    scales = _given_scales(call, n_spatial, 3)
+    sizes = list(zip(shape[outer:], grad.shape[outer:], scales, strict=True))
+    taps = taps_of(call, factors or [(wanted + size - 1) // size + 2 for size, wanted, _ in sizes])
     dtype = accumulation_dtype(grad.dtype)
 
     def body(index: tuple[Index, ...]) -> Scalar:
-        pairs = zip(index[-n_spatial:], factors, positions(taps), strict=True)
-        at = [position * factor + tap for position, factor, tap in pairs]
-        return Loop("sum", taps, dtype, cast(Access(grad, (*index[:-n_spatial], *at)), dtype))
+        if factors is not None:
+            pairs = zip(index[outer:], factors, positions(taps), strict=True)
+            whole = [position * factor + tap for position, factor, tap in pairs]
+            return Loop("sum", taps, dtype, cast(Access(grad, (*index[:outer], *whole)), dtype))
+        at: list[Index] = []
+        inside: Scalar = TRUE
+        for position, tap, (size, wanted, scale) in zip(index[outer:], positions(taps), sizes, strict=True):
+            at.append(_first_copy(position, size, wanted, scale) + tap)
+            is_own = compare("eq", index_value(_nearest(at[-1], size, wanted, scale)), index_value(position))
+            inside = both(inside, both(in_range(at[-1], wanted), is_own))
+        share = cast(Access(grad, (*index[:outer], *at)), dtype)
+        return Loop("sum", taps, dtype, guarded(inside, share, Constant(0.0, dtype)))
 
     return call.builder.pointwise(call.dtype(), shape, body)
+
+
+def _first_copy(position: Index, size: Index, wanted: Index, scale: float | None) -> Index:
+    """Return an output no later than the first that copies the input position, and less than two before it."""
+    f32, whole = DType.F32, _whole_type(wanted)
+    ratio = Constant(scale, f32) if scale else op("div", _as_float(wanted, f32), _as_float(size, f32))
+    found = op("sub", cast(op("mul", _as_float(position, f32), ratio), whole), Constant(1, whole))
+    return as_position(op("maximum", found, Constant(0, whole)))
 
 
 @lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
+from .decomposed import DECOMPOSED
 from .program import RECURRENT, Program, quiet, user_outputs
 
 GRADIENT = "grad_"
@@ -86,7 +87,8 @@ class _Traced(torch.fx.Interpreter):
         changes tensors in place, which a trace loses."""
         from torch._decomp import decomposition_table
 
-        function = decomposition_table.get(target, target) if target in RECURRENT else target
+        table = decomposition_table if target in RECURRENT else DECOMPOSED
+        function = table.get(target, target)
         is_circular = target is torch.ops.aten.pad.default and "circular" in (*args[2:3], kwargs.get("mode"))
         return super().call_function(_padded_circularly if is_circular else function, args, kwargs)
 

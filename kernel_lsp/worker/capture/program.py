@@ -26,6 +26,7 @@ from torch.utils._traceback import CapturedTraceback
 
 from ..failure import TargetFailure, is_user_file
 from ..names import identifier
+from .decomposed import DECOMPOSED
 from .inputs import CallInputs
 from .load import Callee
 
@@ -331,6 +332,7 @@ def decompositions() -> dict[Any, Any]:
     operators before the next."""
     table, cdist = torch.export.default_decompositions(), torch.ops.aten.cdist.default
     table[cdist] = _distances(table[cdist])
+    table.update(DECOMPOSED)
     return {operator: rule for operator, rule in table.items() if operator not in RECURRENT}
 
 

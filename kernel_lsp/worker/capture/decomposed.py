@@ -1,0 +1,159 @@
+"""Operators written with others, for which the generator has rules. Autograd differentiates these forms, so that none
+of them needs a rule for its gradient. References keep the operators themselves."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from typing import Any, Callable
+
+import torch
+from torch._decomp import decomposition_table
+
+CUBIC, NEAREST = 2, 1
+"""Interpolation modes of `grid_sampler`; 0 is linear."""
+BORDER, REFLECTION = 1, 2
+"""Its padding modes; 0 is zeros."""
+SUM, MEAN, MAX = 0, 1, 2
+"""Modes of `embedding_bag`."""
+
+
+def _computed_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that 16-bit numbers are computed in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def grid_sampler(
+    source: torch.Tensor, grid: torch.Tensor, mode: int, padding: int, aligns_corners: bool
+) -> torch.Tensor:
+    """Return (N, C, *out) samples of `source` (N, C, *in) at `grid` (N, *out, n), whose coordinates are last dim
+    first."""
+    dtype, sizes = _computed_type(source.dtype), source.shape[2:]
+    axes = [
+        _corners(grid[..., -1 - axis].to(dtype).unsqueeze(1), size, mode, padding, aligns_corners)
+        for axis, size in enumerate(sizes)
+    ]
+    leading = [
+        torch.arange(size, device=source.device).view([-1 if dim == axis else 1 for dim in range(source.dim())])
+        for axis, size in enumerate(source.shape[:2])
+    ]
+    total: Any = 0
+    for corner in itertools.product(*axes):
+        inside = functools.reduce(operator.and_, ((at >= 0) & (at < size) for (at, _), size in zip(corner, sizes)))
+        shares = [share for _, share in corner if share is not None]
+        places = [torch.where(inside, at, 0).to(torch.int64) for at, _ in corner]
+        # Masked before they are multiplied: neither a sum nor a gradient may have 0 * NaN.
+        factors = [torch.where(inside, factor, 0) for factor in (source[(*leading, *places)].to(dtype), *shares)]
+        total = total + functools.reduce(operator.mul, factors)
+    return total.to(source.dtype)  # type: ignore[no-any-return]
+
+
+def _corners(
+    at: torch.Tensor, size: int, mode: int, padding: int, aligns_corners: bool
+) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Return the elements of one dim that coordinates from -1 to 1 lie between, with their shares."""
+    place = (at + 1) / 2 * (size - 1) if aligns_corners else ((at + 1) * size - 1) / 2
+    if mode == CUBIC:
+        low = place.floor()
+        steps = [(low + step, (place - low - step).abs()) for step in (-1, 0, 1, 2)]
+        return [(_padded(each, size, padding, aligns_corners), _cubic(away)) for each, away in steps]
+    place = _padded(place, size, padding, aligns_corners)
+    low = place.floor()
+    return [(place.round(), None)] if mode == NEAREST else [(low, low + 1 - place), (low + 1, place - low)]
+
+
+def _cubic(away: torch.Tensor) -> torch.Tensor:
+    """Return the share of an element `away` from a place, at most 2: convolution with Keys' kernel of -3/4."""
+    near = (1.25 * away - 2.25) * away * away + 1
+    far = ((-0.75 * away + 3.75) * away - 6) * away + 3
+    return torch.where(away <= 1, near, far)
+
+
+def _padded(place: torch.Tensor, size: int, padding: int, aligns_corners: bool) -> torch.Tensor:
+    """Return the places that stand for those outside of a dim."""
+    if padding == REFLECTION:
+        low, span = (0.0, size - 1) if aligns_corners else (-0.5, size)
+        if span == 0:
+            return torch.zeros_like(place)
+        away = (place - low).abs()
+        rest, n_turns = torch.fmod(away, span), torch.floor(away / span)
+        place = torch.where(torch.fmod(n_turns, 2) == 0, rest + low, span - rest + low)
+    return place.clamp(0, size - 1) if padding in (BORDER, REFLECTION) else place
+
+
+def histc(source: torch.Tensor, n_bins: int = 100, low: Any = 0, high: Any = 0) -> torch.Tensor:
+    """Return the (n_bins,) counts of the elements between `low` and `high`, or between the extremes where these are
+    equal."""
+    if low == high:
+        low, high = source.amin(), source.amax()
+        is_one = low == high
+        low, high = torch.where(is_one, low - 1, low), torch.where(is_one, high + 1, high)
+    inside = (source >= low) & (source <= high)
+    place = ((source - low) * n_bins / (high - low)).to(torch.int64).clamp(0, n_bins - 1)
+    counts = source.new_zeros(n_bins)
+    return counts.index_add(0, torch.where(inside, place, 0).flatten(), inside.flatten().to(source.dtype))
+
+
+def embedding_bag(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    scales_by_frequency: bool = False,
+    mode: int = SUM,
+    is_sparse: bool = False,
+    factors: torch.Tensor | None = None,
+    has_end: bool = False,
+    padding: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the (bags, width) combined rows, and the bag of each index, the bags' sizes and again those: callers use
+    the first alone."""
+    offsets = offsets[: offsets.shape[0] - has_end].to(torch.int64)
+    n_bags = offsets.shape[0]
+    starts = torch.zeros(indices.shape[0] + 1, dtype=torch.int64, device=indices.device)
+    bag = starts.index_add(0, offsets, torch.ones_like(starts[:n_bags])).cumsum(0)[:-1] - 1
+    dtype = _computed_type(weight.dtype)
+    rows = torch.nn.functional.embedding(indices, weight).to(dtype)
+    counted = torch.ones_like(indices, dtype=dtype)
+    if padding is not None and padding >= 0:
+        counted = (indices != padding).to(dtype)
+    sizes = weight.new_zeros(n_bags, dtype=dtype).index_add(0, bag, counted)
+    if mode == MAX:
+        combined = torch.where(sizes[:, None] > 0, _highest(rows, offsets, bag, counted), 0)
+    else:
+        rows = rows * (counted if factors is None else counted * factors)[:, None]
+        combined = weight.new_zeros((n_bags, weight.shape[1]), dtype=dtype).index_add(0, bag, rows)
+        combined = combined / sizes.clamp(min=1)[:, None] if mode == MEAN else combined
+    return combined.to(weight.dtype), bag, sizes.to(indices.dtype), sizes.to(indices.dtype)
+
+
+def _highest(rows: torch.Tensor, offsets: torch.Tensor, bag: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+    """Return the (bags, width) largest counted rows, of equal ones the first, and NaN where that of a bag's first row
+    is: PyTorch compares with it."""
+    places = torch.arange(rows.shape[0], device=rows.device)
+    is_skipped = (counted == 0)[:, None] | (rows.isnan() & (places != offsets[bag])[:, None])
+    rows, of_row = torch.where(is_skipped, -torch.inf, rows), bag[:, None].expand_as(rows)
+    shape, last = (offsets.shape[0], rows.shape[1]), rows.shape[0] - 1
+    highest = torch.full(shape, -torch.inf, dtype=rows.dtype, device=rows.device)
+    highest = highest.scatter_reduce(0, of_row, rows.detach(), "amax")
+    is_highest = (rows == highest[bag]) | rows.isnan()
+    first = torch.full(shape, last, device=rows.device)
+    first = first.scatter_reduce(0, of_row, torch.where(is_highest, places[:, None], last), "amin")
+    return rows.gather(0, first)
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    aten = torch.ops.aten
+    own = {
+        aten.grid_sampler.default: grid_sampler,
+        aten.histc.default: histc,
+        aten.embedding_bag.default: embedding_bag,
+        aten.embedding_bag.padding_idx: embedding_bag,
+    }
+    names = ("upsample_bicubic2d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)))
+    known = [getattr(getattr(aten, name, None), "vec", None) for name in names]
+    return own | {operator: decomposition_table[operator] for operator in known if operator in decomposition_table}
+
+
+DECOMPOSED = _decompositions()
+"""By operator of the user's code, as `torch.export` has it."""

@@ -1,0 +1,56 @@
+"""Operators that a capture writes with others: samples of images, histograms, bags of embeddings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.harness import check, tensor
+
+FAMILIES = ("normal", "special_nan")
+IMAGE, GRID = tensor("x", 2, 3, 7, 9), tensor("grid", 2, 5, 6, 2)
+WEIGHT, IDS = tensor("weight", 20, 8), tensor("ids", 5, 7, dtype="i64", within=(0, 20))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "align_corners=False",
+        "mode='nearest', padding_mode='border', align_corners=True",
+        "padding_mode='reflection', align_corners=False",
+        "padding_mode='reflection', align_corners=True",
+        "mode='bicubic', align_corners=False",
+    ],
+)
+def test_samples_of_an_image(settings: str) -> None:
+    """Coordinates up to about 3 are outside of the image."""
+    text = f"def f(x, grid): return F.grid_sample(x, grid * 2, {settings})"
+    check(text, inputs=[IMAGE, GRID], backward=True, families=FAMILIES, sizes=({}, {"H2": 1}))
+
+
+def test_samples_of_16_bits_and_of_a_volume() -> None:
+    text = "def f(x, grid): return F.grid_sample(x, grid, align_corners=True)"
+    halves = [tensor("x", 2, 3, 7, 9, dtype="f16"), tensor("grid", 2, 5, 6, 2, dtype="f16")]
+    check(text, inputs=halves, backward=True, families=FAMILIES)
+    check(text, inputs=[tensor("x", 1, 3, 7, 9, 4), tensor("grid", 1, 5, 6, 2, 3)], backward=True)
+
+
+def test_counts_of_bins() -> None:
+    text = "def f(x): return torch.histc(x, 16, -2, 2), torch.histc(x, 7)"
+    check(text, inputs=[tensor("x", 20, 30)], families=("normal", "small_integers", "constant_rows"))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode: str) -> None:
+    text = f"def f(weight, ids): return F.embedding_bag(ids, weight, mode='{mode}', padding_idx=3)"
+    check(text, inputs=[WEIGHT, IDS], backward=True, families=FAMILIES)
+
+
+def test_weighted_bags_between_offsets() -> None:
+    text = """
+    def f(weight, ids, factors):
+        offsets = torch.tensor([0, 4, 4, 9, 14])
+        whole = F.embedding_bag(ids, weight, offsets, mode="sum", per_sample_weights=factors)
+        return whole, F.embedding_bag(ids, weight, offsets, mode="max", include_last_offset=True)
+    """
+    inputs = [WEIGHT, tensor("ids", 14, dtype="i64", within=(0, 20)), tensor("factors", 14)]
+    check(text, inputs=inputs, backward=True)
