@@ -264,10 +264,18 @@ def test_only_names_of_plans_run(runtime: ModuleType, tmp_path: Path, old: str, 
     assert "f.cu has another launch plan" in plan_of(runtime, tmp_path, FORWARD.replace(old, new)).problem
 
 
-def test_a_plan_that_is_cut_off_launches_nothing(runtime: ModuleType, tmp_path: Path) -> None:
-    """An empty line ends a plan."""
-    cut = FORWARD.replace("// keeps", "\n// keeps")
-    assert "f launches nothing" in plan_of(runtime, tmp_path, cut).problem
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [("// keeps", 10), ("// launch[", 12), ("// library", 16), ("//\n// Launch: in rows.\n// fill", 13)],
+)
+def test_a_plan_that_is_cut_off_launches_nothing(runtime: ModuleType, tmp_path: Path, line: str, number: int) -> None:
+    """An empty line ends a plan: the kernels would run without the lines below."""
+    cut = FORWARD.replace(f"// {line.rpartition('// ')[2]}", f"\n{line}")
+    assert f"line {number} is not read, since the plan ends at" in plan_of(runtime, tmp_path, cut).problem
+
+
+def test_prose_below_a_plan_is_none_of_it(runtime: ModuleType, tmp_path: Path) -> None:
+    assert plan_of(runtime, tmp_path, f"{FORWARD}\n// launch: in rows\nvoid f();\n// fill: x = 0").problem == ""
 
 
 @pytest.mark.parametrize("name", ["min", "max", "bool", "true", "__B"])
@@ -275,6 +283,17 @@ def test_a_dim_may_have_any_name(runtime: ModuleType, tmp_path: Path, name: str)
     run, text = Launches(), re.sub(r"\bB\b", name, FORWARD).replace(f"{name} * 8,", f"max({name}, 1),")
     plan_of(runtime, tmp_path, text).forward.run(run, torch.ones(8, 8), True, 2, 0.5)
     assert run.launches[0][0][3][2:] == (8, 4, 0.5)
+
+
+@pytest.mark.parametrize("name", ["ceil_div", "mm"])
+def test_a_dim_with_the_name_of_a_function_is_renamed_alone(runtime: ModuleType, tmp_path: Path, name: str) -> None:
+    """The operator's file has these names from the runtime, so that its plan has others for the dims."""
+    (tmp_path / "f.cu").write_text(re.sub(r"\bB\b", name, FORWARD))
+    plan = runtime.LaunchPlan(str(tmp_path / "f.py"), f, renamed={name: f"{name}_"})
+    assert plan.problem == ""
+    run = Launches()
+    plan.forward.run(run, torch.ones(8, 8), True, 2, 0.5)
+    assert run.launches[0][0][3][2:] == (64, 4, 0.5)
 
 
 def test_code_below_a_plan_has_its_sizes(runtime: ModuleType, tmp_path: Path) -> None:

@@ -220,8 +220,16 @@ def test_a_directive_above_the_first_operation_is_misplaced() -> None:
     check(f"{HEADER}// where: D > 1\n{OPERATION}", "misplaced-directive", 2, 4)
 
 
-def test_a_directive_after_an_empty_line_is_a_warning() -> None:
-    result = parse(f"{HEADER}{OPERATION}\n// launch: k<<<B, 256>>>()\n")
+@pytest.mark.parametrize(
+    "line", ["launch: k<<<B, 256>>>()", "launch: k<256>\n//    <<<B, 256>>>()", "where: D % 4 == 0"]
+)
+def test_a_directive_after_an_empty_line_is_an_error(line: str) -> None:
+    """The kernels would run without it."""
+    check(f"{HEADER}{OPERATION}\n// {line}\n", "misplaced-directive", 4, 4)
+
+
+def test_prose_after_an_empty_line_is_a_warning() -> None:
+    result = parse(f"{HEADER}{OPERATION}\n// launch: one block for each row\n")
     assert result.plan is not None
     assert [(f.code, f.severity, f.line) for f in result.findings] == [("misplaced-directive", Severity.WARNING, 4)]
 

@@ -29,6 +29,8 @@ MAY_DIVIDE_BY_ZERO = re.compile(r"ceil_div|[/%] *[^/ \d]")
 PLAN_START = re.compile(r"\s*//\s*kernel-lsp\s*:")
 DIRECTIVE = re.compile(r"([A-Za-z][\w-]*)\s*(?:\[([^\]]*)\]\s*)?:(?!:)\s*(.*)", re.DOTALL)
 CONTINUED = re.compile(r"\s*//\s{3,}(\S.*)")
+ORPHAN = re.compile(r"(op|launch|library)[^:]*:\s*[\w:.]+\s*[<(]|where\b.*[<=>]|(keeps|scratch)\b.*\[|fill\b.*=")
+NO_FUNCTION = re.compile(r"\b[A-Za-z_]\w*\b(?!\s*\()")
 NO_EXPRESSION = re.compile(r"[^\w\s.+\-*/%<>=!(),\[\]]|[A-Za-z_]\w*\s*\.|[)\].]\s*\.|[)\]]\s*\(")
 OPERATORS = (ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.unaryop, ast.operator, ast.boolop, ast.cmpop)
 IN_EXPRESSIONS = (ast.Expression, ast.List, ast.Tuple, ast.Name, ast.Constant, ast.Call, ast.expr_context, *OPERATORS)
@@ -113,7 +115,8 @@ class Plan:
                 self.steps.append((key, _expression(self._renamed(condition)), text))
 
     def _renamed(self, text: str) -> str:
-        return re.sub(r"\b[A-Za-z_]\w*", lambda word: self.plan.renamed.get(word[0], word[0]), text)
+        """Rename arguments and dims; a function may have the name of one."""
+        return NO_FUNCTION.sub(lambda word: self.plan.renamed.get(word[0], word[0]), text)
 
     def _declare(self, body: str) -> None:
         takes, _, returns = body.rpartition("->")
@@ -371,13 +374,14 @@ def captured_with(plan: LaunchPlan) -> Callable[[Callable[..., Any]], Callable[.
 
 def _operations(text: str) -> list[list[tuple[str, str, str]]]:
     """Read the directives of each operation: key, condition and value."""
-    lines = iter(text.splitlines())
-    if not any(PLAN_START.match(line) for line in lines):
+    lines = iter(enumerate(text.splitlines(), 1))
+    if not any(PLAN_START.match(line) for _, line in lines):
         raise ValueError("it has none")
     joined: list[str] = []
     is_directive = False
-    for line in lines:
+    for number, line in lines:
         if not line.lstrip().startswith("//"):
+            _refuse_orphans(number, [(number, line), *lines])
             break
         continued, content = CONTINUED.match(line), line.partition("//")[2].strip()
         if continued is not None and is_directive:
@@ -394,6 +398,16 @@ def _operations(text: str) -> list[list[tuple[str, str, str]]]:
             operations[-1].append((key, condition, " ".join(value.split())))
     # a step may use scratch that is declared below it
     return [sorted(each, key=lambda directive: directive[0] not in ("op", "keeps", "scratch")) for each in operations]
+
+
+def _refuse_orphans(end: int, lines: Sequence[tuple[int, str]]) -> None:
+    """Raise ValueError for a directive between the end of the plan, an empty line, and the first line of code."""
+    for number, line in lines:
+        if line.strip() and not line.lstrip().startswith("//"):
+            return
+        content = line.strip()[2:].strip()
+        if DIRECTIVE.match(content) and ORPHAN.match(content):
+            raise ValueError(f"line {number} is not read, since the plan ends at the empty line {end}")
 
 
 def _without_comments(text: str) -> str:
