@@ -197,6 +197,6 @@ class Net(nn.Module):
 """
     task = capture_text(text, "Net", inputs=[tensor("x", 4, 8)])
     expected = {"n": 3, "kind.name": "MEAN", "dtype": "torch.float64", "bounds": (0.0, math.inf)}
-    of_partial = {"act.func.__name__": "leaky_relu", "act.args": (), "act.keywords.negative_slope": 0.1}
+    of_partial = {"act": "partial([leaky_relu], negative_slope=0.1)"}
     assert task.module_settings == expected | of_partial
     assert Task.model_validate_json(task.model_dump_json()).module_settings == task.module_settings

@@ -11,8 +11,6 @@ import ast
 import dis
 import functools
 import inspect
-import os
-import re
 import sys
 import textwrap
 import types
@@ -21,10 +19,11 @@ from typing import Any
 
 import torch
 
+from ..failure import is_user_file
+from .load import Callee
+
 NOT_USERS = ("torch", "numpy", "builtins")
 """Packages whose code names no attribute of the user's, beside the standard library."""
-STANDARD_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
-INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 CALLED_BY_TORCH = ("forward", "backward", "setup_context", "__call__")
 """Methods that torch calls for the user's code."""
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
@@ -51,6 +50,22 @@ MAX_DEPTH = 4
 """Maximum objects in each other below an attribute of a module."""
 MAX_FUNCTIONS = 4000
 """Maximum functions that are followed; beyond, every attribute counts as read."""
+
+
+OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+"""Attributes of every module."""
+
+
+def named_parts(owner: Any) -> list[tuple[str, Any]]:
+    """Return a module and its submodules by path; any other object with attributes alone; nothing for a function."""
+    if isinstance(owner, torch.nn.Module):
+        return [*owner.named_modules()]
+    return [("", owner)] if hasattr(owner, "__dict__") else []
+
+
+def owner_of(callee: Callee) -> Any:
+    """Return the module behind a call, or the object whose bound method is called; None for a function."""
+    return callee.module if callee.module is not None else getattr(callee.call, "__self__", None)
 
 
 class NamesRead:
@@ -189,7 +204,7 @@ class _Reader:
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:
             return package not in sys.builtin_module_names
-        return package in self._packages or (not file.startswith(STANDARD_LIBRARY) and not INSTALLED.search(file))
+        return package in self._packages or is_user_file(file)
 
     def _is_new(self, value: Any) -> bool:
         """Note an object, which is kept so that its identity stays its own."""

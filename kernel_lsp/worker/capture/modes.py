@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import functools
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from ..shipped.operator_settings import WITH_CODE, setting_text
 from .attempt import Attempt
-from .attribute_reads import NamesRead, names_read
+from .attribute_reads import OWN_ATTRIBUTES, NamesRead, named_parts, names_read
 from .captured import Captured
 from .load import Callee
 
@@ -26,7 +26,6 @@ TOLD_BY_SHAPES = frozenset(
     "dump_patches num_batches_tracked".split()
 )
 """Attributes that the parameters' shapes determine, or that do not affect values."""
-OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 MAX_DEPTH = 3
 """Maximum attributes in a path below a module's: ``config.norm.eps`` has two."""
 MAX_VALUES = 32
@@ -70,7 +69,7 @@ def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = Fals
             is_read = not name.startswith("_") and _has_text(value) if is_torchs else name in read
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not is_read:
                 continue
-            settings.update(_plain_values(f"{path}.{name}" if path else name, value, read))
+            settings.update(_plain_values(f"{path}.{name}" if path else name, value, read, owner))
     return settings
 
 
@@ -83,19 +82,7 @@ def module_code(owner: Any, method: str, *, is_eval: bool = False) -> dict[str, 
     return own | {path: type(part).__name__ for path, part in parts if path}
 
 
-def named_parts(owner: Any) -> list[tuple[str, Any]]:
-    """Return a module and its submodules by path; any other object with attributes alone; nothing for a function."""
-    if isinstance(owner, torch.nn.Module):
-        return [*owner.named_modules()]
-    return [("", owner)] if hasattr(owner, "__dict__") else []
-
-
-def owner_of(callee: Callee) -> Any:
-    """Return the module behind a call, or the object whose bound method is called; None for a function."""
-    return callee.module if callee.module is not None else getattr(callee.call, "__self__", None)
-
-
-def _plain_values(path: str, value: Any, read: NamesRead, depth: int = MAX_DEPTH) -> dict[str, Any]:
+def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Return the values below an attribute that compare by their text and whose names are `read`, by path. Of what has
     no text, such as tensors and modules, there are none."""
     if _has_text(value):
@@ -104,23 +91,27 @@ def _plain_values(path: str, value: Any, read: NamesRead, depth: int = MAX_DEPTH
         return {path: str(value)}
     if isinstance(value, enum.Enum):
         return {f"{path}.name": value.name}
+    if isinstance(value, WITH_CODE) or _holds_functions(value):
+        return {path: setting_text(value, owner)}
     if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType, list)):
         return {}
-    if isinstance(value, (type, types.BuiltinFunctionType)) or hasattr(value, "__code__"):
+    if isinstance(value, (type, types.BuiltinFunctionType)):
         return {f"{path}.__name__": value.__name__}
-    found: dict[str, Any] = {}
+    members = [each for base in type(value).__mro__ for name, each in vars(base).items() if name in read]
+    has_code = any(isinstance(each, types.FunctionType) for each in members)
+    found = {f"{path}.__class__.__name__": type(value).__name__} if has_code else {}
     for name, each in _inside(value).items():
-        if name in read or (
-            isinstance(value, (dict, functools.partial)) and isinstance(name, str) and name.isidentifier()
-        ):
-            found.update(_plain_values(f"{path}.{name}", _python_number(each), read, depth - 1))
+        if name in read or (isinstance(value, dict) and isinstance(name, str) and name.isidentifier()):
+            found.update(_plain_values(f"{path}.{name}", _python_number(each), read, owner, depth - 1))
     return found if len(found) <= MAX_VALUES else {}
+
+
+def _holds_functions(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(each, WITH_CODE) for each in value)
 
 
 def _inside(value: Any) -> dict[Any, Any]:
     """Return what an object holds by name."""
-    if isinstance(value, functools.partial):
-        return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, dict):
         return value
     return dict(getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))())

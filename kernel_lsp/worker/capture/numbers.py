@@ -17,10 +17,11 @@ import torch
 
 from ..names import NamePool
 from .attempt import Attempt, MustFix, StillRandom
+from .attribute_reads import named_parts
 from .captured import Captured, ModuleNumber
 from .graph import GraphText
 from .inputs import ScalarLeaf
-from .modes import MODULE_KINDS, method_of, module_settings, named_parts
+from .modes import MODULE_KINDS, method_of, module_settings
 
 Key = Union[int, str]
 """Position or keyword of an argument."""

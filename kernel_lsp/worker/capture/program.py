@@ -29,6 +29,7 @@ from ..names import identifier
 from .decomposed import DECOMPOSED
 from .inputs import CallInputs
 from .load import Callee
+from .side_effects import refused
 
 FRESH = frozenset(
     "_adaptive_avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d add avg_pool1d avg_pool2d "
@@ -178,7 +179,7 @@ class Wrapper(torch.nn.Module):
         super().__init__()
         if callee.owner is not None:
             self.owner = callee.owner
-        self._target = (callee.call, inputs.rebuild)
+        self._target = (callee, inputs.rebuild)
         self._place = (file, line)
         self._record = (Record([]),)
 
@@ -187,10 +188,11 @@ class Wrapper(torch.nn.Module):
         return self._record[0]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        call, rebuild = self._target
+        callee, rebuild = self._target
         positional, keywords = rebuild(tensors)
         try:
-            flat = flatten_outputs(call(*positional, **keywords), *self._place)
+            with refused(callee, *self._place):
+                flat = flatten_outputs(callee.call(*positional, **keywords), *self._place)
         except TargetFailure as problem:
             self.record.problem = problem
             raise

@@ -12,9 +12,11 @@ import torch
 from ..files import PLAN_NAMES
 from ..names import snake_case
 from ..operators import is_a, number
+from ..shipped.operator_settings import UNCOMPARABLE
+from .attribute_reads import owner_of
 from .captured import Argument, Captured, ModuleNumber, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
-from .modes import method_of, mode_settings, module_code, module_settings, owner_of
+from .modes import method_of, mode_settings, module_code, module_settings
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .symbols import symbol_of
@@ -22,6 +24,8 @@ from .validation import agrees_at, largest_size_that_holds, smallest_size_that_a
 
 SCHEMA_VERSION = 1
 DEFAULT_INTEGER_RANGE = (0, 2)
+
+NOT_COMPARED = "the operator would leave the module to PyTorch, since a setting cannot be compared"
 
 
 def task_of(captured: Captured) -> dict[str, Any]:
@@ -187,6 +191,8 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     method = method_of(captured.source)
     settings = module_settings(owner_of(captured.callee), method, is_eval=captured.mode is False)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
+    unknown = [name for name, value in settings.items() if isinstance(value, str) and UNCOMPARABLE in value]
+    captured.notes += [f"{NOT_COMPARED}: {name} is {settings[name]}" for name in unknown]
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .operator_settings import attribute, is_setting, setting_of
 from .operator_support import (
     _CALLS,
     Calls,
@@ -70,11 +71,11 @@ class ModuleUse:
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
         for name, captured in self.settings.items():
-            found = _comparable(_attribute(module, name))
-            if not isinstance(found, type(captured)) or found != captured:
+            found = setting_of(attribute(module, name), captured, module)
+            if not is_setting(found, captured):
                 return self._other(name, found, captured)
         for path, captured in self.code.items():
-            part = _attribute(module, path)
+            part = attribute(module, path)
             found = type(part).__name__
             if found != captured:
                 return self._other(path, found, captured)
@@ -105,7 +106,7 @@ class ModuleUse:
 
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
         """Return the operator's arguments from those of the method, or None for a call that was not captured."""
-        return None if given is None else (*given, *[_attribute(module, path) for path in self.state])
+        return None if given is None else (*given, *[attribute(module, path) for path in self.state])
 
 
 _OTHER_MODE = {
@@ -355,22 +356,6 @@ def _used_again(operator: Operator, make: Callable[..., Any], arguments: Sequenc
 
 def _operator_of(module_name: str) -> Operator:
     return importlib.import_module(module_name).OPERATOR  # type: ignore[no-any-return]
-
-
-def _attribute(module: Any, path: str) -> Any:
-    """Return ``module.norm.weight`` for ``norm.weight``, also of dictionaries; None where there is none."""
-    for part in path.split("."):
-        module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
-    return module
-
-
-def _comparable(value: Any) -> Any:
-    """Return an attribute as settings state it: lists as tuples, numbers of numpy as Python's, dtypes by their name."""
-    if isinstance(value, (list, tuple)):
-        return "tensors" if any(isinstance(each, Tensor) for each in value) else tuple(value)
-    if isinstance(value, torch.dtype):
-        return str(value)
-    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 class CapturedArguments:

@@ -1,0 +1,85 @@
+"""Find what a call changes beside its results: kernels would leave it as it is, so such code is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+
+from ..failure import TargetFailure, is_user_file
+from .attribute_reads import OWN_ATTRIBUTES, named_parts, names_read, owner_of
+from .load import Callee
+
+MAX_DEPTH = 4
+"""Maximum objects in each other below an attribute that are compared."""
+MAX_ENTRIES = 256
+"""Maximum entries of a container that are compared; of a longer one the length and these."""
+PLAIN = (int, float, str, bytes, type(None), complex)
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+TENSOR = "tensor"
+
+
+@contextlib.contextmanager
+def refused(callee: Callee, file: str, line: int | None) -> Iterator[None]:
+    """Raise TargetFailure if the code inside changes plain values of the callee's object, closure or file. A tensor
+    that the code itself reads again may be a cache."""
+    owner, method = owner_of(callee), getattr(callee.call, "__name__", "forward")
+    function = getattr(owner, method, callee.call)
+    before = _state(owner, function)
+    yield
+    after = _state(owner, function)
+    changed = [name for name, value in after.items() if before.get(name, ()) != value]
+    if changed and all(after[name] == TENSOR for name in changed):
+        read = names_read([part for _, part in named_parts(owner)], method)
+        changed = [name for name in changed if name.rpartition(".")[2] not in read]
+    if changed:
+        raise TargetFailure(
+            f"each call changes {', '.join(changed[:3])}, which kernels would leave as it is",
+            file=file,
+            line=line,
+            next_step="move that into a forward hook, which still runs, or leave it outside of the target",
+        )
+
+
+def _state(owner: Any, function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what is compared, by name: attributes, variables of a closure, and numbers of the function's file."""
+    found = {}
+    for path, part in named_parts(owner):
+        for name, value in vars(part).items():
+            if not (isinstance(part, torch.nn.Module) and name in OWN_ATTRIBUTES):
+                found[".".join(filter(None, ("self", path, name)))] = _frozen(value)
+    code = getattr(function, "__code__", None)
+    for name, cell in zip(code.co_freevars if code else (), getattr(function, "__closure__", None) or ()):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            if not isinstance(cell.cell_contents, torch.nn.Module):
+                found[f"{name} around the function"] = _frozen(cell.cell_contents)
+    space = getattr(function, "__globals__", {})
+    found.update({f"the global {name}": value for name, value in space.items() if type(value) in (int, float)})
+    return found
+
+
+def _frozen(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return a copy that compares by value: of tensors that there is one, of unknown objects their type."""
+    if isinstance(value, torch.Tensor):
+        return TENSOR
+    if isinstance(value, NUMBERS):
+        return "number"
+    if isinstance(value, PLAIN):
+        return repr(value)
+    if not depth or isinstance(value, (torch.nn.Module, type, types.ModuleType, types.FunctionType, enum.Enum)):
+        return type(value).__name__
+    if isinstance(value, dict):
+        entries = {repr(key) if isinstance(key, PLAIN) else "": _frozen(each, depth - 1) for key, each in value.items()}
+        return {key: each for key, each in entries.items() if each != TENSOR}  # others may be a cache of masks
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return len(value), [_frozen(each, depth - 1) for _, each in zip(range(MAX_ENTRIES), value)]
+    file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+    if hasattr(value, "__dict__") and is_user_file(file or "<built in>"):
+        return {name: _frozen(each, depth - 1) for name, each in vars(value).items()}
+    return type(value).__name__

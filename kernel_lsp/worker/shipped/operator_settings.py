@@ -1,0 +1,148 @@
+"""Settings of a module: its plain attributes as values, and its functions as texts that tell them apart.
+
+The part below the imports is carried by the shared runtime of operator files and by each package, word for word.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import functools
+import hashlib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# --- Settings of a module ---------------------------------------------------------------------------------
+
+UNCOMPARABLE = "what cannot be compared"
+WITH_CODE = (types.FunctionType, types.MethodType, functools.partial)
+MAX_TEXT = 100  # characters of a function's text; of a longer one a digest stands there
+MAX_NESTED = 6  # values in each other below a function
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return ``module.norm.weight`` for ``norm.weight``, also of dictionaries; None where there is none."""
+    for part in path.split("."):
+        module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
+    return module
+
+
+def is_setting(found: Any, captured: Any) -> bool:
+    """Return True if an attribute has the captured value. Of what cannot be compared, no value is the captured one."""
+    if not isinstance(found, type(captured)) or found != captured:
+        return False
+    return not isinstance(captured, str) or UNCOMPARABLE not in captured
+
+
+def setting_of(value: Any, captured: Any = None, module: Any = None) -> Any:
+    """Return an attribute as settings state it: lists as tuples, numbers of numpy as Python's, dtypes by their name,
+    functions of `module` by their text."""
+    if isinstance(value, WITH_CODE) or (isinstance(value, (list, tuple)) and isinstance(captured, str)):
+        return constant_text(value) if torch.compiler.is_compiling() else setting_text(value, module)
+    if isinstance(value, (list, tuple)):
+        return "tensors" if any(isinstance(each, Tensor) for each in value) else tuple(value)
+    if isinstance(value, torch.dtype):
+        return str(value)
+    return value.tolist() if type(value).__module__ == "numpy" else value
+
+
+def setting_text(value: Any, module: Any = None) -> str:
+    """Return the text of a function, or of a list that holds some: name, digest of its code, and what it is bound to.
+    `module` may be in a closure; any other module or tensor cannot be compared."""
+    parts = set(map(id, module.modules())) if isinstance(module, torch.nn.Module) else {id(module)}
+    text = _text(value, None if module is None else parts, ())
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:40]}... {_digest(text)}" + f" ({UNCOMPARABLE})" * (UNCOMPARABLE in text)
+
+
+def constant_text(value: Any) -> str:
+    """Return `setting_text` where code is compiled: the compiler calls this and takes the result for constant."""
+    return setting_text(value)
+
+
+constant_text._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
+
+
+def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
+    """Return the text of a value inside of those of `outer`."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
+        return repr(value)
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, (type, types.BuiltinFunctionType, types.ModuleType)):
+        return str(value.__name__)
+    if isinstance(value, torch.nn.Module):
+        return type(value).__name__ if parts is None or id(value) in parts else UNCOMPARABLE
+    if any(value is each for each in outer):
+        return "..."
+    inner = (*outer, value)
+    if isinstance(value, Tensor) or len(inner) > MAX_NESTED:
+        return UNCOMPARABLE
+    if isinstance(value, (list, tuple, set, frozenset)):
+        texts = [_text(each, parts, inner) for each in value]
+        return f"[{', '.join(texts if isinstance(value, (list, tuple)) else sorted(texts))}]"
+    if isinstance(value, dict):
+        return _bound("", {str(name): each for name, each in value.items()}, parts, inner)
+    if isinstance(value, functools.partial):
+        return _bound("partial", {"": [value.func, *value.args], **value.keywords}, parts, inner)
+    if isinstance(value, types.MethodType):
+        return _bound(_text(value.__func__, parts, inner), {"": value.__self__}, parts, inner)
+    original = getattr(value, "_torchdynamo_orig_callable", None)
+    if isinstance(value, types.FunctionType) and original is None:
+        return _function_text(value, parts, inner)
+    original = getattr(value, "__wrapped__", None) if original is None else original
+    if original is not None:
+        return _text(original, parts, inner)
+    if type(value).__module__ == "numpy":
+        return repr(value.item()) if getattr(value, "ndim", 1) == 0 else UNCOMPARABLE
+    return _bound(type(value).__name__, vars(value), parts, inner) if hasattr(value, "__dict__") else UNCOMPARABLE
+
+
+def _function_text(function: types.FunctionType, parts: Any, outer: tuple[Any, ...]) -> str:
+    """Return ``<lambda> 1a2b3c4d (k=2.0)``: functions of torch have a name alone."""
+    if str(function.__globals__.get("__name__")).startswith("torch."):
+        wrapped = getattr(function, "__wrapped__", None)
+        return function.__name__ if wrapped is None else _text(wrapped, parts, outer)
+    digest, read = _of_code(function.__code__)
+    closure = zip(function.__code__.co_freevars, function.__closure__ or ())
+    bound = {name: _contents(cell) for name, cell in closure}
+    bound.update({name: function.__globals__[name] for name in read if name in function.__globals__})
+    if function.__defaults__:
+        bound["="] = function.__defaults__
+    return _bound(f"{function.__name__} {digest}", {**bound, **(function.__kwdefaults__ or {})}, parts, outer)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _bound(text: str, values: Mapping[str, Any], parts: Any, outer: tuple[Any, ...]) -> str:
+    stated = [f"{name}={_text(value, parts, outer)}".lstrip("=") for name, value in values.items()]
+    return f"{text}({', '.join(stated)})" if stated else text
+
+
+@functools.lru_cache(maxsize=256)
+def _of_code(code: types.CodeType) -> tuple[str, tuple[str, ...]]:
+    """Return a digest of what code does, the same in each process of one Python, and the globals that it reads."""
+    constants, read = [], {str(each.argval) for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    for each in code.co_consts:
+        if isinstance(each, types.CodeType):
+            digest, names = _of_code(each)
+            constants.append(digest)
+            read.update(names)
+        else:
+            constants.append(_text(each, None, ()))
+    stated = [code.co_code.hex(), constants, code.co_names, code.co_freevars, code.co_argcount, code.co_kwonlyargcount]
+    return _digest(repr(stated)), tuple(sorted(read))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

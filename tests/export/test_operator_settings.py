@@ -1,0 +1,136 @@
+"""Functions among a module's settings: an operator tells other code, constants, closures and defaults from its own."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernel_lsp.worker.capture.modes import module_settings
+from kernel_lsp.worker.shipped.operator_settings import UNCOMPARABLE, setting_text
+from kernel_lsp.worker.shipped.operator_use import ModuleUse
+
+FACTOR = 2.0
+TABLE = torch.ones(2)
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, fn: Any, k: float = 1.0) -> None:
+        super().__init__()
+        self.fn, self.k = fn, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x)  # type: ignore[no-any-return]
+
+
+class Twice:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Thrice:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 3
+
+
+def closed_over(k: Any) -> Callable[[Any], Any]:
+    return lambda x: x * k
+
+
+def without_gradients(k: float) -> Any:
+    @torch.no_grad()
+    def fn(x: Tensor) -> Tensor:
+        return x * k
+
+    return fn
+
+
+def scaled_by(k: float) -> Any:
+    def fn(x: Tensor, k: float = k) -> Tensor:
+        return x * k
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("captured", "other"),
+    [
+        (lambda x: x * 2, lambda x: x + 2),
+        (lambda x: x * 2, lambda x: x * 3),
+        (lambda x: x * FACTOR, lambda x: x * 2.0),
+        (closed_over(2.0), closed_over(3.0)),
+        (scaled_by(2.0), scaled_by(3.0)),
+        (closed_over([1, {"a": 2}]), closed_over([1, {"a": 3}])),
+        (closed_over(lambda: 2), closed_over(lambda: 3)),
+        (without_gradients(2.0), without_gradients(3.0)),
+        (functools.partial(F.leaky_relu, negative_slope=0.1), functools.partial(F.leaky_relu, negative_slope=0.2)),
+        (functools.partial(F.leaky_relu, 0.1), functools.partial(F.elu, 0.1)),
+        (functools.partial(map, lambda x: x * 2), functools.partial(map, lambda x: x * 3)),
+        ([torch.relu, lambda x: x * 2], [torch.relu, lambda x: x * 3]),
+        (Twice(), Thrice()),
+    ],
+    ids=[
+        *("code", "constants", "globals", "closure", "default", "nested closure", "function in a closure", "decorated"),
+        *("keyword of a partial", "function of a partial", "lambda in a partial", "list", "class of an object"),
+    ],
+)
+def test_other_functions_are_other_settings(captured: Any, other: Any) -> None:
+    use = ModuleUse("forward", ["x"], [], module_settings(Scaled(captured)))
+    assert use.why_not(Scaled(captured)) == ""
+    assert "and the kernels were made for" in use.why_not(Scaled(other))
+
+
+def test_the_same_code_made_again_is_the_same_setting() -> None:
+    use = ModuleUse("forward", ["x"], [], module_settings(Scaled(closed_over(2.0))))
+    assert use.why_not(Scaled(closed_over(2.0))) == ""
+
+
+def test_a_closure_over_the_module_is_comparable_and_over_another_is_not() -> None:
+    module, other = Scaled(None), Scaled(None)
+    module.fn = closed_over(module)
+    assert UNCOMPARABLE not in setting_text(module.fn, module)
+    assert UNCOMPARABLE in setting_text(module.fn, other)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: x * TABLE, closed_over(torch.ones(2)), functools.partial(torch.mul, torch.ones(2))]
+)
+def test_what_cannot_be_compared_is_left_to_pytorch(fn: Any) -> None:
+    module = Scaled(fn)
+    settings = module_settings(module)
+    assert UNCOMPARABLE in settings["fn"]
+    assert "fn is " in ModuleUse("forward", ["x"], [], settings).why_not(module)
+
+
+def test_a_long_text_is_a_digest_that_still_tells() -> None:
+    one, two = setting_text(closed_over(list(range(1000)))), setting_text(closed_over(list(range(1, 1001))))
+    assert len(one) < 60
+    assert one != two
+    assert UNCOMPARABLE in setting_text(closed_over([*range(1000), TABLE]))
+
+
+def test_a_text_is_the_same_in_each_process() -> None:
+    """An operator's file has it. Sets of texts are in another order in each process."""
+    program = "from tests.export.test_operator_settings import *; print(setting_text(closed_over({'a', 'bc', 'def'})))"
+    commands = [[sys.executable, "-c", program], [sys.executable, "-R", "-c", program]]
+    texts = {subprocess.run(each, capture_output=True, text=True, timeout=120).stdout for each in commands}
+    assert texts == {f"{setting_text(closed_over({'a', 'bc', 'def'}))}\n"}
+
+
+def test_compiled_code_compares_functions() -> None:
+    use = ModuleUse("forward", ["x"], [], module_settings(Scaled(closed_over(2.0))))
+
+    def call(module: Scaled, x: Tensor) -> Tensor:
+        return x + (1 if use.why_not(module) == "" else 2)
+
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    for fn, expected in ((closed_over(2.0), 1.0), (closed_over(3.0), 2.0)):
+        torch._dynamo.reset()
+        assert compiled(Scaled(fn), torch.zeros(1)).item() == expected
