@@ -23,6 +23,7 @@ from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume
+from kernel_lsp.server.jobs.verified_early import use_now
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.rpc import structure_strictly
 from kernel_lsp.server.state import State
@@ -181,6 +182,10 @@ async def _cancel(state: State, about: protocol.JobArguments) -> protocol.JobSta
     return protocol.JobStarted(job.id)
 
 
+async def _use_now(state: State, about: protocol.JobArguments) -> protocol.JobStarted:
+    return protocol.JobStarted(use_now(state, about.job))
+
+
 async def _resume(state: State, about: protocol.RunArguments) -> protocol.JobStarted:
     _allow(state)
     workspace = find_workspace(place_of(state.documents, about.uri).parent)
@@ -231,6 +236,7 @@ _HANDLERS: dict[str, Callable[[State, Any], Any]] = {
     "kernelLsp.profile": _profile,
     "kernelLsp.estimate": _estimate,
     "kernelLsp.cancel": _cancel,
+    "kernelLsp.useNow": _use_now,
     "kernelLsp.resume": _resume,
     "kernelLsp.showKernel": _show_kernel,
     "kernelLsp.compare": _compare,

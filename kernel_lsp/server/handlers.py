@@ -25,6 +25,7 @@ from kernel_lsp.server.jobs import runs
 from kernel_lsp.server.jobs.job_results import job_ended
 from kernel_lsp.server.jobs.jobs import new_id
 from kernel_lsp.server.jobs.starting import offer_interrupted, start_check, start_estimate
+from kernel_lsp.server.jobs.verified_early import verified_early
 from kernel_lsp.server.protocol import messages as protocol
 from kernel_lsp.server.protocol.handshake import DIAGNOSTICS_IDENTIFIER
 from kernel_lsp.server.settings import SECTION, are_alike
@@ -412,4 +413,4 @@ def renew_estimates(state: State) -> None:
             start_estimate(state, document, symbol, is_quiet=True)
 
 
-REACTIONS = Reactions(job_ended, renew_estimates, offer_interrupted)
+REACTIONS = Reactions(job_ended, renew_estimates, offer_interrupted, verified_early)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kernel_lsp.config import FOLDER_NAME, Settings
@@ -85,6 +85,19 @@ class KnownProfile:
         return found
 
 
+@dataclass(frozen=True)
+class VerifiedRun:
+    """A run of this session that had a verified kernel before its end. `time` is the kernel's, as text."""
+
+    job: str
+    run_id: str
+    workspace: Path
+    uri: str
+    symbol: str
+    time: str
+    is_over: bool = False
+
+
 class Knowledge:
     """Results by document or file. They live as long as the server; the archive is persistent."""
 
@@ -94,6 +107,7 @@ class Knowledge:
         self._captures: dict[tuple[str, str], KnownCapture] = {}
         self._checks: dict[str, KnownCheck] = {}
         self._profiles: dict[str, KnownProfile] = {}
+        self._verified: dict[str, VerifiedRun] = {}
         self._runs: dict[Path, tuple[RunSummary, ...]] = {}
         self._of_file: dict[str, list[RunSummary]] = {}
 
@@ -171,6 +185,23 @@ class Knowledge:
         for of_targets in (self._estimates, self._no_estimates, self._captures):
             for key in [key for key in of_targets if key[0] == uri]:
                 del of_targets[key]
+
+    def learn_verified(self, run: VerifiedRun) -> None:
+        self._verified[run.job] = run
+
+    def run_over(self, job: str) -> None:
+        """Note the end of a run, if it had a verified kernel."""
+        if job in self._verified:
+            self._verified[job] = replace(self._verified[job], is_over=True)
+
+    def verified(self, job: str | None) -> VerifiedRun | None:
+        """Return the run of a job, by default the newest run, that had a verified kernel before its end."""
+        return self._verified.get(job) if job is not None else next(reversed(self._verified.values()), None)
+
+    def verified_of(self, uri: str, symbol: str) -> VerifiedRun | None:
+        """Return the target's run that goes on though it has a verified kernel."""
+        found = [run for run in self._verified.values() if (run.uri, run.symbol) == (uri, symbol) and not run.is_over]
+        return found[-1] if found else None
 
     def learn_runs(self, workspace: Path, runs: tuple[RunSummary, ...]) -> None:
         self._runs[workspace] = runs

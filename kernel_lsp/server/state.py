@@ -27,7 +27,6 @@ from kernel_lsp.engine.messages import (
     Reply,
     Resume,
     RunList,
-    TakeVerified,
 )
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.specs import has_gpu
@@ -36,7 +35,6 @@ from kernel_lsp.server.client import Client, as_object
 from kernel_lsp.server.documents.documents import Document, Documents, path_of
 from kernel_lsp.server.documents.places import Notebooks
 from kernel_lsp.server.features.diagnostics import advice_diagnostics, diagnostics_of
-from kernel_lsp.server.features.formatting import time_text
 from kernel_lsp.server.jobs.editor_model import EditorModel, ManualPrompts
 from kernel_lsp.server.jobs.jobs import Engines, Job, Jobs, new_id
 from kernel_lsp.server.knowledge import ArchiveWatch, Knowledge, KnownCheck
@@ -45,18 +43,19 @@ from kernel_lsp.server.protocol.messages import FolderParams, RunEventParams
 from kernel_lsp.server.settings import EditorSettings, Trust
 
 RUNS = (Optimize, OptimizeLines, Resume)
-USE_NOW = "Use it now"
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Reactions:
-    """Handlers of a job's end, of changed settings, and of the first list of a workspace's runs."""
+    """Handlers of a job's end, of changed settings, of the first list of a workspace's runs, and of a kernel that is
+    verified while its run goes on."""
 
     job_ended: Callable[[State, Job, Reply], Awaitable[None]]
     settings_changed: Callable[[State], None]
     runs_listed: Callable[[State, Path], Awaitable[None]]
+    verified_early: Callable[[State, Job, CandidateVerified], Coroutine[Any, Any, None]]
 
 
 class State:
@@ -227,8 +226,8 @@ class State:
             self.client.notify("kernelLsp/jobChanged", job.params())
 
     def _job_told(self, job: Job, event: JobEvent) -> None:
-        if isinstance(event.event, CandidateVerified) and self.client.features.confirms_edits:
-            self.spawn(self._offer_verified(job, event.event))
+        if isinstance(event.event, CandidateVerified):
+            self.spawn(self._reactions.verified_early(self, job, event.event))
         match event.event:
             case ModelAsked():
                 self.editor_model.ask(job, event.event)
@@ -242,16 +241,10 @@ class State:
                 told = RunEventParams(job.id, job.tracker.run_id, event.event.model_dump(mode="json"))
                 self.client.notify("kernelLsp/runEvent", told)
 
-    async def _offer_verified(self, job: Job, verified: CandidateVerified) -> None:
-        """Let the user have a verified kernel now: the search may gain little more, and take as long again."""
-        time = f"{time_text(verified.score_us)}, {verified.score_kind}"
-        text = f"{job.symbol or job.title}: a kernel is verified ({time}). The search goes on for a faster one."
-        if await self.client.choose(types.MessageType.Info, text, USE_NOW) == USE_NOW:
-            await job.engine.ask(TakeVerified(id=new_id(), job=job.id))
-
     async def _job_ended(self, job: Job, reply: Reply) -> None:
         self.editor_model.drop_all(job.id)
         self.manual_prompts.drop_all(job.id)
+        self.knowledge.run_over(job.id)
         await self._reactions.job_ended(self, job, reply)
 
     def _engine_died(self, workspace: Path, how: str) -> None:

@@ -15,6 +15,7 @@ export const COMMANDS = {
   profile: "kernelLsp.profile",
   estimate: "kernelLsp.estimate",
   cancel: "kernelLsp.cancel",
+  useNow: "kernelLsp.useNow",
   resume: "kernelLsp.resume",
   showKernel: "kernelLsp.showKernel",
   compare: "kernelLsp.compare",
@@ -227,7 +228,7 @@ export interface DocumentArguments {
   uri: string;
 }
 
-/** Argument of `cancel`: the newest job by default. */
+/** Argument of `cancel` and `useNow`: the newest job by default, or the newest with a verified kernel. */
 export interface JobArguments {
   job?: string | null;
 }

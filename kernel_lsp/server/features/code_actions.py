@@ -115,6 +115,9 @@ class CodeActions:
 
     def _target_actions(self, target: Target) -> Iterator[types.CodeAction]:
         about = {"uri": self._document.uri, "symbol": target.symbol}
+        if (verified := self._knowledge.verified_of(self._document.uri, target.symbol)) is not None:
+            title = f"Use the verified kernel now: {target.symbol}, {verified.time}"
+            yield self._command(title, REWRITE_KIND, "useNow", {"job": verified.job})
         if self._document.file is not None:
             yield self._command(f"Optimize to CUDA: {target.symbol}", REWRITE_KIND, "optimize", about)
             title = f"Optimize to CUDA with backward: {target.symbol}"

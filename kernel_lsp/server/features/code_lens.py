@@ -64,6 +64,8 @@ def _target_commands(document: Document, target: Target, knowledge: Knowledge) -
     recorded = recorded_of(document.file, target.symbol)
     share = f" | {share_text(recorded)}" if recorded is not None and recorded.share else ""
     yield _command(f"Optimize to CUDA{share}", "kernelLsp.optimize", about)
+    if (verified := knowledge.verified_of(document.uri, target.symbol)) is not None:
+        yield _command(f"Use it now: {verified.time}", "kernelLsp.useNow", {"job": verified.job})
     interrupted = knowledge.interrupted(document.file, target.symbol)
     if interrupted is not None:
         run = {"uri": document.uri, "run": interrupted.run_id}

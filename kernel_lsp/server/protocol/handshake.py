@@ -28,6 +28,7 @@ COMMANDS = (
     "kernelLsp.profile",
     "kernelLsp.estimate",
     "kernelLsp.cancel",
+    "kernelLsp.useNow",
     "kernelLsp.resume",
     "kernelLsp.showKernel",
     "kernelLsp.compare",

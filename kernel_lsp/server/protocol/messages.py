@@ -219,7 +219,7 @@ class MachineCodeResult:
 
 @attrs.frozen
 class JobArguments:
-    """Argument of `cancel`: the newest job by default."""
+    """Argument of `cancel` and `useNow`: the newest job by default, or the newest with a verified kernel."""
 
     job: str | None = None
 
@@ -421,6 +421,13 @@ COMMANDS = (
     ),
     Command("kernelLsp.estimate", TargetArguments, JobStarted, "Estimate a target and each of its lines."),
     Command("kernelLsp.cancel", JobArguments, JobStarted, "End a job and all its processes; answers which."),
+    Command(
+        "kernelLsp.useNow",
+        JobArguments,
+        JobStarted,
+        "End a run's search with the kernel that is verified, which becomes the result; offer the result of a run that "
+        "has ended. Lenses and code actions of the target have it while the run goes on.",
+    ),
     Command("kernelLsp.resume", RunArguments, JobStarted, "Go on with a run that was interrupted."),
     Command("kernelLsp.showKernel", RunArguments, None, "Show the kernel that a run ended with."),
     Command("kernelLsp.compare", RunArguments, None, "Show a run's kernel beside the PyTorch code it stands for."),

@@ -111,6 +111,11 @@ local function cancel()
   end
 end
 
+--- End the search of a run with the kernel that is verified, or offer the result of one that has ended.
+local function use_now()
+  execute("useNow", vim.empty_dict())
+end
+
 local function apply(arguments)
   require("kernel_lsp.review").apply(arguments.bang)
 end
@@ -169,6 +174,7 @@ M.commands = {
   OptimizeWithBackward = { optimize("optimizeWithBackward"), "?", "The same, with its backward" },
   AddShapes = { optimize("addShapes"), "?", "Infer the shapes that a target lacks, and write them" },
   Cancel = { cancel, 0, "End a job and all its processes" },
+  UseNow = { use_now, 0, "Use the kernel that is verified, and end the search for a faster one" },
   Resume = { on_run("resume"), "?", "Go on with a run, by default the newest" },
   Check = { on_file("check"), 0, "Compile and check the kernel in this buffer" },
   Measure = { on_file("measure"), 0, "Check it, and time it on the GPU" },
