@@ -68,11 +68,12 @@ class Variant:
 @dataclass(frozen=True)
 class FusedOperation:
     """A fused graph, and the tensors that hold its results and what it keeps. `rendered` has the variants of each group
-    by its position and the threads of a shared launch: the schedules of a search differ in few groups."""
+    by its position, the threads of a shared launch and the suffix of names: the schedules of a search differ in few
+    groups."""
 
     graph: FusedGraph
     results: Mapping[str, Tensor]
-    rendered: dict[tuple[int, int | None], list[Variant]] = field(default_factory=dict)
+    rendered: dict[tuple[int, int | None, str], list[Variant]] = field(default_factory=dict)
 
 
 @dataclass
@@ -88,6 +89,16 @@ class OperationBuilder:
     functions: dict[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     """Numbers of the caller that the operations take as parameters."""
+    suffix: str = ""
+    """The end of the names of kernels and of scratch tensors."""
+
+    def suffixed(self, name: str) -> str:
+        """Return the name with the suffix once: that of a group may end in a tensor's."""
+        return f"{name.removesuffix(self.suffix)}{self.suffix}"
+
+    def kernel_name(self, wanted: str) -> str:
+        """Return `wanted` as the unique name of a kernel."""
+        return self.kernel_names.take(self.suffixed(wanted))
 
     def build(self, name: str, lowered: LoweredGraph) -> RenderedOperation:
         """Render one operation."""
@@ -179,7 +190,7 @@ class _OperationRenderer:
         for name, tensor in self.results.items():
             names[tensor] = pool.take_exactly(name) if name not in names.values() else pool.take(name)
         for tensor in sorted(self.fused.stored - names.keys(), key=lambda tensor: tensor.serial):
-            names[tensor] = pool.take(tensor.name)
+            names[tensor] = pool.take(f"{tensor.name}{self.builder.suffix}")
         return names
 
     def _index_type(self) -> Literal["int", "long long"]:
@@ -197,7 +208,7 @@ class _OperationRenderer:
             return rendered
         kernels = [group.kernels[0] if len(group.kernels) == 1 else None for group in rendered]
         sizes = {name: to_expression(tensor.n_elements) for tensor, name in self.names.items()}
-        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_names.take, self.index_type, sizes)
+        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_name, self.index_type, sizes)
         if shared is None:
             return [*rendered[:-1], replace(rendered[-1], is_valid=False)]
         return self._in_launches(planner, rendered, shared)
@@ -223,7 +234,7 @@ class _OperationRenderer:
 
     def _render_group(self, position: int, threads: int | None = None) -> RenderedGroup:
         group, choices, names = self.fused.groups[position], self.builder.choices, self.builder.kernel_names
-        variants = self.rendered.setdefault((position, threads), [])
+        variants = self.rendered.setdefault((position, threads, self.builder.suffix), [])
         for known in variants:
             if choices.repeats(known.picks) and names.retake(known.names):
                 return known.group
@@ -242,8 +253,8 @@ class _OperationRenderer:
     def _new_kernel(self, wanted: str, local_names: Sequence[str] = ()) -> KernelWriter:
         """Start a kernel. `local_names` are those that the template itself uses; sizes keep their own names too."""
         wanted = f"{wanted}_kernel" if wanted in HELPERS else wanted
-        name = self.builder.kernel_names.take(wanted)
-        self.taken.append((wanted, name))
+        name = self.builder.kernel_name(wanted)
+        self.taken.append((self.builder.suffixed(wanted), name))
         reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
         return KernelWriter(
             name,

@@ -14,6 +14,7 @@ from kernel_lsp.core.expression import free_names, parse
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.errors import KernelLspError, TargetError
+from kernel_lsp.generate.captured_sizes import SUFFIX, by_sizes, sizes_to_fix
 from kernel_lsp.generate.channels import channels_of
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.ir.sizes import Sizes
@@ -29,6 +30,7 @@ from kernel_lsp.generate.kept_for_backward import (
 )
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
+from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.plan.printer import print_plan
@@ -45,8 +47,10 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     Without a `gpu` the workload is an H200's.
     """
     try:
-        forward, backward, fixed = _lowered(task)
-        program = Program(task, forward, backward, Workload.of(task, gpu), fixed)
+        constants = channels_of(task)
+        forward, backward, fixed = _lowered(task, constants)
+        captured = _at_captured_sizes(task, gpu)
+        program = Program(task, forward, backward, Workload.of(task, gpu), fixed, constants, captured)
         program.realize({})  # reports a failure to render before the search
     except KernelLspError:
         raise
@@ -83,6 +87,10 @@ class Program:
     _backward: LoweredGraph | None
     workload: Workload
     _fixed: frozenset[str] = frozenset()
+    _constants: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that are constants."""
+    _captured: Program | None = None
+    """The program of a small task with its captured sizes as constants."""
     _fused: dict[object, FusedOperation] = field(default_factory=dict, repr=False, compare=False)
     _keeping: dict[int, tuple[LoweredGraph, LoweredGraph, bool]] = field(
         default_factory=dict, repr=False, compare=False
@@ -143,11 +151,10 @@ class Program:
         return Realized(chosen, tuple(choices.knobs.values()), _file_text(plan, operations), is_valid)
 
     def describe(self) -> str:
-        """Describe the fusion in one line."""
+        """Describe the fusion in one line, of the variants for the captured sizes where there are any."""
         parts = []
-        for operation, graph in zip(
-            self._operations(Choices({})), (self.task.forward, self.task.backward), strict=False
-        ):
+        operations = (self._captured or self)._operations(Choices({}))
+        for operation, graph in zip(operations, (self.task.forward, self.task.backward), strict=False):
             n_nodes = len(graph.nodes) if graph else 0
             kernels = ", ".join(kernel.name for kernel in operation.kernels)
             n_kernels = len(operation.kernels)
@@ -164,13 +171,25 @@ class Program:
         return choices
 
     def _operations(self, choices: Choices) -> list[RenderedOperation]:
+        """Return the operations. Where there are variants for the captured sizes the schedule is theirs; the kernels
+        for other sizes have the defaults, and keep the same for the backward."""
+        if self._captured is None:
+            return self._built(choices, NamePool(), {})
+        names, functions = NamePool(), dict[str, str]()
+        captured = self._captured._built(choices, names, functions)
+        kept = {name: value for name, value in choices.schedule.items() if name == f"{self.task.name}.keeps"}
+        others = self._built(Choices(kept), names, functions, SUFFIX)
+        merged = [by_sizes(*pair, self.workload.sizes) for pair in zip(captured, others, strict=True)]
+        found = [operation for operation in merged if operation is not None]
+        return found if len(found) == len(merged) else self._built(choices, NamePool(), {})
+
+    def _built(
+        self, choices: Choices, kernel_names: NamePool, functions: dict[str, str], suffix: str = ""
+    ) -> list[RenderedOperation]:
         lowered = self._lowered(choices)
+        numbers: frozenset[str] = frozenset().union(*(graph.numbers for graph in lowered))
         builder = OperationBuilder(
-            self.task,
-            choices,
-            self.workload,
-            self._fused,
-            numbers=frozenset().union(*(graph.numbers for graph in lowered)),
+            *(self.task, choices, self.workload, self._fused, kernel_names, functions, numbers, suffix)
         )
         names = (self.task.name, f"{self.task.name}_backward")
         return [builder.build(name, graph) for name, graph in zip(names, lowered, strict=False)]
@@ -206,7 +225,7 @@ class Program:
             below = self._with_kept(level - 1)[1].given
             kept = find_kept(self._forward, self._backward, self.workload, level, taken)
             assert self.task.backward is not None
-            backward = _lowered_graph(self.task, self.task.backward, self._fixed, kept.given)
+            backward = _lowered_graph(self.task, self.task.backward, self._fixed, self._constants, kept.given)
             found = (with_kept(self._forward, kept), backward, backward.given != below)
             self._keeping[level] = found
         return self._keeping[level]
@@ -226,13 +245,25 @@ def is_structural(knob: Knob) -> bool:
     )
 
 
-def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None, frozenset[str]]:
-    """Lower both graphs, and return the numbers of the caller that are constants: one that either of them needs as a
-    constant is one in both."""
+def _at_captured_sizes(task: Task, gpu: object | None) -> Program | None:
+    """Return the program with the captured sizes as constants; None of a large task, and where a rule has none."""
+    sizes = sizes_to_fix(task)
+    if not sizes:
+        return None
+    try:
+        forward, backward, fixed = _lowered(task, sizes)
+    except TargetError:
+        return None
+    return Program(task, forward, backward, Workload.of(task, gpu), fixed, sizes)
+
+
+def _lowered(task: Task, constants: Mapping[str, int]) -> tuple[LoweredGraph, LoweredGraph | None, frozenset[str]]:
+    """Lower both graphs with the sizes `constants`. Also return the numbers of the caller that are constants: one that
+    either graph needs as a constant is one in both."""
     fixed = _scales_of_softmax(task)
     while True:
-        forward = _lowered_graph(task, task.forward, fixed)
-        backward = _lowered_graph(task, task.backward, fixed) if task.backward is not None else None
+        forward = _lowered_graph(task, task.forward, fixed, constants)
+        backward = _lowered_graph(task, task.backward, fixed, constants) if task.backward is not None else None
         settled = forward.settled | (backward.settled if backward is not None else frozenset())
         if settled <= fixed:
             return forward, backward, fixed
@@ -240,10 +271,14 @@ def _lowered(task: Task) -> tuple[LoweredGraph, LoweredGraph | None, frozenset[s
 
 
 def _lowered_graph(
-    task: Task, graph: Graph, fixed: frozenset[str], given: Mapping[int, str] = NOTHING_GIVEN
+    task: Task,
+    graph: Graph,
+    fixed: frozenset[str],
+    constants: Mapping[str, int],
+    given: Mapping[int, str] = NOTHING_GIVEN,
 ) -> LoweredGraph:
     gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
-    sizes = Sizes({symbol.name: symbol.minimum for symbol in task.symbols}, channels_of(task))
+    sizes = Sizes({symbol.name: symbol.minimum for symbol in task.symbols}, constants)
     return lower_graph(graph, sizes, fixed, gradients, given)
 
 

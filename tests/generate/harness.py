@@ -57,11 +57,19 @@ class Checked:
 
 
 def plan_text(
-    text: str, *, inputs: Sequence[Any] | None, symbol: str = "f", backward: bool = False, **source: Any
+    text: str,
+    *,
+    inputs: Sequence[Any] | None,
+    symbol: str = "f",
+    backward: bool = False,
+    variants: bool = False,
+    **source: Any,
 ) -> Program:
-    """The program of a text's symbol."""
+    """Return the program of a text's symbol; by default without `variants` for the captured sizes, so that kernels for
+    any sizes run at small ones."""
     given = None if inputs is None else list(inputs)
-    return plan_program(capture_text_once(text, symbol, inputs=given, backward=backward, **source), gpu=None)
+    program = plan_program(capture_text_once(text, symbol, inputs=given, backward=backward, **source), gpu=None)
+    return program if variants else replace(program, _captured=None)
 
 
 def check(

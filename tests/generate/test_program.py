@@ -47,7 +47,7 @@ def test_a_schedule_whose_contract_excludes_the_captured_sizes_is_invalid() -> N
 
 
 def test_one_schedule_gives_one_text() -> None:
-    first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True)
+    first = plan_text(MLP, symbol="M", inputs=[tensor("x", 3, 5, 32)], backward=True, variants=True)
     second = plan_program(capture_text(MLP, "M", inputs=[tensor("x", 3, 5, 32)], backward=True), gpu=None)
     for knob in first.knobs[::24]:  # what one rendering leaves behind would change the next
         second.render({knob.name: knob.values[-1]})

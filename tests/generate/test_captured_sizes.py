@@ -1,0 +1,96 @@
+"""Small programs have kernels for their captured sizes, beside those for any others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kernel_lsp.core.expression import Expression, evaluate
+from kernel_lsp.core.plan import Fill, Launch, Operation
+from kernel_lsp.generate.captured_sizes import MAX_CALLS, MAX_ELEMENTS, SUFFIX
+from tests.generate.harness import check, plan_text, tensor
+
+LINEAR = "def f(x, w, b): return F.relu(F.linear(x, w, b))"
+LINEAR_INPUTS = [tensor("x", 64, 96), tensor("w", 40, 96), tensor("b", 40)]
+POOL = "def f(x): return F.max_pool2d(x, 2)"
+CONVOLUTION = "def f(x, w, b): return F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2)"
+CROSS_ENTROPY = "def f(x, labels): return F.cross_entropy(x, labels)"
+
+
+def launched(operation: Operation | None, sizes: Mapping[str, int]) -> list[str]:
+    """Return the kernels that the operation launches at these sizes."""
+    assert operation is not None
+    launches = [step for step in operation.steps if isinstance(step, Launch)]
+    return [launch.kernel for launch in launches if _holds(launch.condition, sizes)]
+
+
+def _holds(condition: Expression | None, sizes: Mapping[str, int]) -> bool:
+    return condition is None or bool(evaluate(condition, sizes))
+
+
+def test_a_linear_layer_has_kernels_for_its_captured_sizes_and_for_others() -> None:
+    sizes = ({}, {"B": 37}, {"D": 33}, {"B": 5, "B2": 7})
+    found = check(LINEAR, inputs=LINEAR_INPUTS, backward=True, sizes=sizes, variants=True)
+    captured = {symbol.name: symbol.captured for symbol in found.task.symbols}
+    for operation in (found.plan.forward, found.plan.backward):
+        assert not any(SUFFIX in kernel for kernel in launched(operation, captured))
+        assert all(SUFFIX in kernel for kernel in launched(operation, {**captured, "B": 63}))
+    assert len(launched(found.plan.backward, captured)) == 1, "the masked gradient is computed by each reader"
+    assert f"{SUFFIX}{SUFFIX}" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        (POOL, [tensor("x", 2, 3, 8, 8)]),
+        (CONVOLUTION, [tensor("x", 3, 1, 12, 12), tensor("w", 8, 1, 3, 3), tensor("b", 8)]),
+        (CROSS_ENTROPY, [tensor("x", 12, 10), tensor("labels", 12, dtype="i64", within=(0, 10))]),
+        (
+            "def f(x, w, b): return F.layer_norm(x, (x.shape[-1],), w, b)",
+            [tensor("x", 6, 48), tensor("w", 48), tensor("b", 48)],
+        ),
+    ],
+)
+def test_variants_and_other_kernels_are_correct(text: str, inputs: list[object]) -> None:
+    found = check(text, inputs=inputs, backward=True, sizes=({}, {"B": 5}), variants=True)
+    assert SUFFIX in found.text
+
+
+def test_a_schedule_is_that_of_the_variants() -> None:
+    program = plan_text(LINEAR, inputs=LINEAR_INPUTS, variants=True)
+    default, other = program.render({}), program.render({"f.addmm.contraction": "direct"})
+    assert default.split("f_other_sizes(")[-1] == other.split("f_other_sizes(")[-1]
+    assert default != other
+
+
+def test_both_keep_the_same_for_the_backward() -> None:
+    for level in (0, 1):
+        found = check(POOL, inputs=[tensor("x", 2, 3, 8, 8)], backward=True, schedule={"f.keeps": level}, variants=True)
+        assert len(found.plan.forward.kept) == level
+        assert SUFFIX in found.text
+
+
+def test_a_step_without_a_condition_leaves_one_set_of_kernels() -> None:
+    """A scan over chained tiles sets its flags first, whichever kernel follows."""
+    text, inputs = "def f(x): return x.cumsum(1)", [tensor("x", 5, 300)]
+    schedule = {"f.chained": 1, "f.threads": 64, "f.items": 1}
+    found = check(text, inputs=inputs, schedule=schedule, variants=True)
+    assert SUFFIX not in found.text
+    assert any(isinstance(step, Fill) for step in found.plan.forward.steps)
+
+
+def test_large_programs_have_no_variants() -> None:
+    program = plan_text("def f(x): return x.relu()", inputs=[tensor("x", MAX_ELEMENTS // 2 + 1, 1)], variants=True)
+    assert SUFFIX not in program.render({})
+
+
+def test_a_size_that_a_channel_count_fixes_is_in_no_condition() -> None:
+    text = "def f(x): return (x.permute(0, 3, 1, 2).float() / 255 - 0.5) * 2"
+    found = check(text, inputs=[tensor("x", 2, 8, 12, 3, dtype="u8")], sizes=({}, {"B": 3}), variants=True)
+    assert SUFFIX in found.text
+
+
+def test_networks_of_many_calls_have_no_variants() -> None:
+    text = f"def f(x):\n    for _ in range({MAX_CALLS + 1}): x = x.sin()\n    return x"
+    assert SUFFIX not in plan_text(text, inputs=[tensor("x", 4, 8)], variants=True).render({})
