@@ -115,6 +115,33 @@ def test_a_call_in_the_file_gives_the_constructor_s_arguments() -> None:
     check(f"{NORM}\nD = 32\nnet = Norm(dim=2 * D)\n", "dim=64", "x=f32[4096, 64]", symbol="Norm")
 
 
+OUTER = """
+class Layer(nn.Module):
+    def __init__(self, width, eps):
+        self.norm = Norm(width, eps)
+    def forward(self, x):
+        b, t, d = x.shape
+        return self.norm(x)
+class Net(nn.Module):
+    def __init__(self{parameters}):
+        self.layers = nn.ModuleList(Layer(width, 1e-5) for _ in range(3))
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+def test_modules_of_the_file_that_hold_the_target_give_its_arguments_and_ranks() -> None:
+    text = NORM + OUTER.format(parameters=", width=48")
+    check(text, "dim=48", "x=f32[8, 512, 48]", symbol="Norm")
+    check(text + "net = Net(80)\n", "dim=80", "x=f32[8, 512, 80]", symbol="Norm")
+
+
+def test_a_module_whose_own_arguments_are_unknown_gives_none() -> None:
+    check(NORM + OUTER.format(parameters=", width"), "dim=1024", "x=f32[4096, 1024]", symbol="Norm")
+
+
 def test_get_init_inputs_gives_them_too() -> None:
     check(f"{NORM}\ndef get_init_inputs():\n    return [48]\n", "x=f32[4096, 48]", symbol="Norm")
 

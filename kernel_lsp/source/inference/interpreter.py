@@ -48,6 +48,9 @@ class Interpreter:
     def __init__(self, source: PythonFile, constructor_guess: Callable[[ast.ClassDef, str], object]) -> None:
         self._source, self._guess = source, constructor_guess
         self._depth, self._n_statements = 0, 0
+        self.constructed: list[tuple[Instance, Mapping[str, object]]] = []
+        self.called: list[tuple[Instance, Mapping[str, object]]] = []
+        """Objects with the arguments of their construction, and with those of calls of their `forward`."""
         self._homes: dict[int, PythonFile] = {}
         self._imported: dict[tuple[int, str], ast.ClassDef | None] = {}
 
@@ -327,6 +330,8 @@ class Interpreter:
                 forward = self._inherited(function.node, "forward")
                 if not isinstance(forward, FunctionNode):
                     return UNKNOWN
+                names = _parameter_names(forward)[1:]
+                self.called.append((function, dict(zip(names, positional, strict=False)) | keywords))
                 return self._follow(function, forward, positional, keywords)
             case Layer():
                 return self._layer(function, [*positional, *keywords.values()])
@@ -343,7 +348,10 @@ class Interpreter:
         constructor = self._inherited(node, "__init__")
         of_fields = [field.name for field in self.fields(node)]
         names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else of_fields
-        return self.construct(node, dict(zip(names, positional, strict=False)) | dict(keywords))
+        given = dict(zip(names, positional, strict=False)) | dict(keywords)
+        instance = self.construct(node, given)
+        self.constructed.append((instance, given))
+        return instance
 
     def _follow(
         self, owner: Instance | None, node: FunctionNode, positional: Sequence[object], keywords: Mapping[str, object]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.expression import Constant, Name, free_names
 from kernel_lsp.core.task import Construction, InitArgument
 from kernel_lsp.source.inference.arrays import Array, Dim
+from kernel_lsp.source.inference.callers import use_of
 from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import Interpreter
 from kernel_lsp.source.inference.values import UNKNOWN, Scope
@@ -146,6 +147,7 @@ class _Inference:
         self._arrays: dict[str, Array] = {}
         self._numbers: dict[str, str] = {}
         self._called: list[str] = []
+        self._ranks: Mapping[str, int] = {}
         self._interpreter = Interpreter(signature.source, lambda node, name: _value(guess(name, "none")))
 
     def proposal(self) -> Proposal:
@@ -164,15 +166,21 @@ class _Inference:
         )
 
     def _init(self) -> dict[str, str]:
-        """Return the arguments to construct with: given ones, those of a call in the file, or examples."""
+        """Return the arguments to construct with: given ones, those of a call, those of a module of the file that
+        constructs the target, or examples."""
         constructor, given = self._signature.constructor, self._signature.pragma.init or {}
         if constructor is None:
             return {}
         parameters = parameters_of(constructor, of_class=True)
         missing = [p for p in parameters if not p.has_default and p.name not in given]
         known = {name: _spelled_argument(value) for name, value in given.items()}
-        if missing and not given:
-            known = self._called_with([parameter.name for parameter in parameters], missing)
+        owner = self._signature.owner
+        if missing and not given and owner is not None:
+            known = self._called_with(owner.name, [parameter.name for parameter in parameters], missing)
+            if not known and (
+                use := use_of(self._signature.source, owner, [p.name for p in missing], self._called_with)
+            ):
+                known, self._ranks = dict(use.arguments), use.ranks
         return known | {p.name: self._example_argument(constructor, p) for p in missing if p.name not in known}
 
     def _example_argument(self, constructor: FunctionNode, parameter: Parameter) -> str:
@@ -185,10 +193,9 @@ class _Inference:
         """Return the value of a constructor argument, as the interpreter has it."""
         return self._interpreter.value(ast.parse(text, mode="eval").body, {})
 
-    def _called_with(self, names: Sequence[str], missing: Sequence[Parameter]) -> dict[str, str]:
-        """Return the arguments of the first call that gives all missing ones as numbers or strings."""
-        assert self._signature.owner is not None
-        for call in self._signature.source.calls.get(self._signature.owner.name, ()):
+    def _called_with(self, called: str, names: Sequence[str], missing: Sequence[Parameter]) -> dict[str, str]:
+        """Return the arguments of the first call of a class that gives all missing ones as numbers or strings."""
+        for call in self._signature.source.calls.get(called, ()):
             pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords if k.arg)]
             values = {name: self._interpreter.value(value, {}) for name, value in pairs if name is not None}
             texts = {name: repr(v) for name, v in values.items() if isinstance(v, bool | int | float | str)}
@@ -281,6 +288,7 @@ class _Inference:
         is_index = dtype == "i64" and item is None and (array.below is not None or parameter.name in _INDICES)
         if array.known_rank is None:
             rank = 1 if is_index and array.below is None else self._example.rank
+            rank = self._ranks.get(parameter.name, rank)
             array.set_rank(max(rank, min(len(array.all_dims()), _MAX_RANK)))
         if is_index and array.below is None:
             array.suggest(_LABELS)
