@@ -10,10 +10,14 @@ from kernel_lsp.cli import console
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.core.measurement import COMPILE, EAGER, Estimate
 from kernel_lsp.engine.captures import estimate_lines
+from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session.check import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
 from kernel_lsp.verify.session.session import Session
+
+LABEL_WIDTH = 12
+"""Minimum characters of the column of names."""
 
 
 @console.command
@@ -51,19 +55,22 @@ async def _estimate_target(target: str, settings: Settings) -> EstimateReport:
 def _print(report: EstimateReport) -> None:
     say = console.stdout.print
     say(report.target, style="bold", markup=False)
+    width = max([LABEL_WIDTH, *map(len, report.estimates)])
     for name, estimate in report.estimates.items():
-        say(f"  {name:<12} {_line(estimate)}", markup=False)
+        say(f"  {name:<{width}} {_line(estimate)}", markup=False)
     if report.floor_us is not None:
-        say(
-            f"  {'roofline':<12} {report.floor_us:.3g} us: the speed of light, inputs read and outputs written once",
-            markup=False,
-        )
+        say(f"  {'roofline':<{width}} {_roofline(report.floor_us)}", markup=False)
     if report.lines:
         say(f"\n  {'share':>5}  {'time':>10}  {'line':>5}  code, in eager", style="dim", markup=False)
     for line in report.lines:
         say(f"  {line.share:>5.0%}  {line.time_us:>7.3g} us  {line.line:>5}  {line.text}", markup=False)
     for note in report.notes:
         say(f"  note: {note}", markup=False)
+
+
+def _roofline(floor_us: float) -> str:
+    basis = "inputs read and outputs written once" if floor_us > EMPTY_KERNEL_US else "an empty kernel takes as long"
+    return f"{floor_us:.3g} us: the speed of light, {basis}"
 
 
 def _line(estimate: Estimate) -> str:

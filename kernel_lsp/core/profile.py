@@ -172,7 +172,7 @@ class ProfileReport(Noun):
         )
         text = [f"{self.time_us:.4g} us {how}{floor} ({self.floor_basis})."]
         if self.hottest is not None and self.hottest.bound == "launch":
-            text.append(f"A launch that does nothing takes about {LAUNCH_US} us: little of this is the kernel's work.")
+            text.append(f"About {LAUNCH_US} us of this is the launch: little is the kernel's work.")
         for kernel in sorted(self.kernels, key=lambda kernel: -kernel.share)[:3]:
             text.append(f"{kernel.kernel}: {kernel.share:.0%} of the time, bound by {_bound_words(kernel)}.")
         for number, advice in enumerate(self.advice, start=1):

@@ -134,13 +134,13 @@ def _with_configurations(target: RecordedTarget, earlier: Sequence[RecordedConfi
 
 def _hot_spot(name: str, target: RecordedTarget, speedup: Speedup | None) -> HotSpot:
     headroom = 1.0 if speedup is None else max(0.0, 1.0 - 1.0 / speedup.ratio)
-    inputs = target.configurations[0].inputs if target.configurations else ""
+    counted = [each for each in target.configurations if each.source in (None, target.source)]
     return HotSpot(
         target=name,
         share=target.share,
         gain=target.share * headroom,
         speedup=speedup,
         n_calls=target.n_calls,
-        inputs=inputs,
+        inputs=counted[0].inputs if counted else "",
         source=target.source,
     )

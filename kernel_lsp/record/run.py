@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -48,13 +48,19 @@ def record(command: Sequence[str], workspace: Path, steps: int | None = None, se
     with tempfile.TemporaryDirectory(prefix="kernel-lsp-record-") as folder:
         parts = Path(folder)
         with _hears_interrupts() if steps or seconds else nullcontext():
-            process = _start(command, workspace, parts, steps)
+            process = _start(command, workspace, parts, steps, is_limited=bool(steps or seconds))
         status = _wait(process, parts, seconds)
-        return _combined(command, status, _read_parts(parts))
+        ran = _combined(command, status, _read_parts(parts))
+        if seconds and ran.recording is None:
+            return replace(ran, problem=f"{ran.problem}; --seconds {seconds:g} may be too short")
+        return ran
 
 
-def _start(command: Sequence[str], workspace: Path, parts: Path, steps: int | None) -> subprocess.Popen[bytes]:
-    request = {"root": os.path.realpath(workspace), "parts": str(parts), "steps": steps or 0}
+def _start(
+    command: Sequence[str], workspace: Path, parts: Path, steps: int | None, *, is_limited: bool
+) -> subprocess.Popen[bytes]:
+    root = os.path.realpath(workspace)
+    request = {"root": root, "parts": str(parts), "steps": steps or 0, "is_limited": is_limited}
     path = os.environ.get("PYTHONPATH")
     environment = {
         **os.environ,

@@ -90,6 +90,16 @@ test("it follows 20 events a second without holding up the frames", async () => 
   await page.close();
 });
 
+test("a candidate that nothing evaluated is not counted as incorrect", async () => {
+  const page = await opened();
+  const fact = page.locator(".fact", { hasText: "candidates correct" });
+  assert.match(await fact.innerText(), /^80\/80\s+candidates correct$/);
+  await page.evaluate(() => window.postMessage({ type: "event", event: { kind: "candidate_proposed", candidate_id: "late", generation: 10, description: "late" } }));
+  await fact.filter({ hasText: "1 not evaluated" }).waitFor({ timeout: SHOWN_MS * SLACK * crowding() });
+  assert.match(await fact.innerText(), /^80\/80\s/);
+  await page.close();
+});
+
 test("an event changes what it is about and leaves the rest as it is", async () => {
   const page = await opened();
   const found = await page.evaluate(async () => {

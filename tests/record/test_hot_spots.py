@@ -72,6 +72,7 @@ def test_the_most_frequent_configuration_comes_first_whichever_program_called(tm
     found = read_recording(tmp_path)
     assert found is not None
     assert [each.inputs for each in found.targets["model.py::Net"].configurations] == ["x=f32[8, 32, 64]", "x=f32[4]"]
+    assert rank_hot_spots(found, {})[0].inputs == "x=f32[4]", "of the program that its share and calls are of"
 
 
 def test_an_invalid_recording_is_replaced(tmp_path: Path) -> None:

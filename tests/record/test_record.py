@@ -183,6 +183,7 @@ def test_a_program_that_raises_keeps_its_status_and_what_was_recorded(tmp_path: 
 def test_a_limit_ends_the_program_cleanly(tmp_path: Path, limit: tuple[str, str]) -> None:
     ran = run(workspace(tmp_path, endless=ENDLESS), *limit, *PYTHON, "endless.py")
     assert (ran.status, ran.stdout) == (0, "cleaned up\n"), ran.stderr
+    assert "KeyboardInterrupt" not in ran.stderr
     assert ran.configurations("model.py::rms_norm")[0][0] == "x=f32[64, 64], weight=f32[64]"
 
 

@@ -19,10 +19,11 @@ function draw() {
   const kept = focusKept();
   const report = state.report;
   const nRight = report.candidates.filter(isRight).length;
+  const nJudged = report.candidates.filter(lastVerdict).length;
   if (!report.candidates.some((candidate) => candidate.candidate_id === state.chosenId)) state.chosenId = report.winner_id || bestId(report);
   part("head", [state.serial, report.status, state.stage], () => header(report));
   part("review", [state.review && state.review.label], () => [reviewBar()]);
-  part("result", [state.serial, report.status, report.winner_id, nRight, report.candidates.length], () => result(report));
+  part("result", [state.serial, report.status, report.winner_id, nRight, nJudged, report.candidates.length], () => result(report));
   part("chart", [state.serial, report.winner_id, nRight, chartWidth()], () => [element("h2", {}, "Best time by generation"), chart(report, choose)]);
   part("candidates", [state.sort, state.descending], () => tableFrame());
   fillTable(report);
@@ -103,7 +104,9 @@ function reviewBar() {
 function result(report) {
   const winner = report.candidates.find((candidate) => candidate.candidate_id === report.winner_id);
   const facts = Object.entries(report.comparisons).map(([name, comparison]) => fact(`${significant(speedupOf(comparison))}×`, `${name} vs ${comparison.baseline_name}, ${comparison.ours.kind}`));
-  facts.push(fact(`${report.candidates.filter(isRight).length}/${report.candidates.length}`, "candidates correct"));
+  const judged = report.candidates.filter(lastVerdict);
+  const nOpen = report.candidates.length - judged.length;
+  facts.push(fact(`${judged.filter(isRight).length}/${judged.length}`, `candidates correct${nOpen ? `, ${nOpen} not evaluated` : ""}`));
   if (report.n_model_calls) facts.push(fact(costText(report.cost_usd), `${report.n_model_calls} calls of models`));
   const advice = report.recommendation;
   return [

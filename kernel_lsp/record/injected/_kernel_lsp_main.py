@@ -75,3 +75,14 @@ def _trace(recorder, frame):
     if frame is not None:
         frame.f_trace = trace
     recorder.undo.append(stop)
+
+
+def hide_interrupt():
+    """Print no traceback of a `KeyboardInterrupt` that ends the program: a limit ends it by one."""
+    shown = sys.excepthook
+
+    def hook(kind, error, trace):
+        if not issubclass(kind, KeyboardInterrupt):
+            shown(kind, error, trace)
+
+    sys.excepthook = hook

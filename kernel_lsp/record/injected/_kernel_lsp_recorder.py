@@ -36,7 +36,7 @@ from _kernel_lsp_calls import (
     wrapped_module,
 )
 from _kernel_lsp_imports import Files, Finder
-from _kernel_lsp_main import watch_main
+from _kernel_lsp_main import hide_interrupt, watch_main
 from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class
 from _kernel_lsp_spelling import init_of
 
@@ -57,7 +57,10 @@ def start():
     """Wait for the import of torch in this process. Does nothing without a request in the environment."""
     request = os.environ.get(VARIABLE)
     if request:
-        recorder = Recorder(**json.loads(request))
+        fields = json.loads(request)
+        if fields.pop("is_limited"):
+            hide_interrupt()
+        recorder = Recorder(**fields)
         sys.meta_path.insert(0, Finder(recorder))
         atexit.register(recorder.finish)
         os.register_at_fork(after_in_child=recorder.abandon)
