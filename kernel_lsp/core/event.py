@@ -84,6 +84,8 @@ class CandidateVerified(Noun):
     candidate_id: str
     score_us: float
     score_kind: Literal["measured", "estimated"]
+    advice: str = ""
+    """The headline of the recommendation where that is not to apply it, e.g. ``keep torch.compile: 0.84x``."""
 
 
 class ModelCalled(Noun):

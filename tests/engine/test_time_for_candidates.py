@@ -53,6 +53,7 @@ async def test_a_verified_kernel_can_be_taken_while_the_search_goes_on(tmp_path:
     (finished,) = [event for event in told if isinstance(event, RunFinished)]
     after = [event for event in told[told.index(verified) :] if isinstance(event, CandidateEvaluated)]
     assert result.files
+    assert verified.advice == (result.summary.recommendation.headline if result.summary.recommendation else "")
     if is_taken:
         assert finished.candidate_id == verified.candidate_id
         assert finished.stopped == "the verified kernel was taken"

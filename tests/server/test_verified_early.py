@@ -15,11 +15,13 @@ from .client import MINIMAL, VSCODE, Client, initialized
 from .fake_engine import requests_of, write_script
 from .samples import run_of_scale
 
+ADVICE = "measure first: 0.96x"
+TIME = f"3.5 us, estimated; {ADVICE}"
 TEXT = "import torch\n\n# kernel-lsp: x=f32[64, 128]\ndef scale(x):\n    return x * 2.0\n"
 EVENTS = (
     {"kind": "run_started", "run_id": "r", "target": "model.py::scale", "device": "CPU", "target_gpu": "H200"},
     {"kind": "generation_started", "generation": 0, "n_generations": 4, "n_proposals": 8},
-    {"kind": "candidate_verified", "candidate_id": "c", "score_us": 3.5, "score_kind": "estimated"},
+    {"kind": "candidate_verified", "candidate_id": "c", "score_us": 3.5, "score_kind": "estimated", "advice": ADVICE},
 )
 
 
@@ -69,7 +71,7 @@ async def test_the_user_takes_a_verified_kernel_before_the_search_ends(tmp_path:
         await editor.until(lambda: taken(script))
         (asked,) = editor.asked("window/showMessageRequest")
         assert asked["actions"] == [{"title": USE_NOW}]
-        assert asked["message"].startswith("scale: a kernel is verified (3.5 us, estimated)")
+        assert asked["message"].startswith(f"scale: a kernel is verified ({TIME})")
         assert [request["job"] for request in taken(script)] == [job]
         ended.touch()
 
@@ -82,11 +84,11 @@ async def test_an_editor_without_choices_takes_it_by_lens_action_or_command(tmp_
         uri = editor.open(path)
         assert NONE_YET in str(await editor.reply("workspace/executeCommand", use_now()))
         job = (await editor.command("optimize", uri=uri, symbol="scale"))["job"]
-        command = {"title": "Use it now: 3.5 us, estimated", "command": "kernelLsp.useNow", "arguments": [{"job": job}]}
+        command = {"title": f"Use it now: {TIME}", "command": "kernelLsp.useNow", "arguments": [{"job": job}]}
         while command not in [lens["command"] for lens in await lenses(editor, uri)]:
             await asyncio.sleep(0.02)
         actions = await editor.ask("textDocument/codeAction", at_target(uri))
-        assert "Use the verified kernel now: scale, 3.5 us, estimated" in [action["title"] for action in actions]
+        assert f"Use the verified kernel now: scale, {TIME}" in [action["title"] for action in actions]
         await editor.ask("workspace/executeCommand", use_now())
         await editor.until(lambda: [request["job"] for request in taken(script)] == [job])
         ended.touch()

@@ -24,6 +24,7 @@ from kernel_lsp.core.event import (
     NewBest,
     StageStarted,
 )
+from kernel_lsp.core.recommendation import recommend
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.evaluations import CandidateVerifier, Evaluations, score_kind, score_us
@@ -153,7 +154,11 @@ class Search:
         if verdict.is_correct:
             self._early = best
             kind = score_kind(best.screened)
-            yield CandidateVerified(candidate_id=best.candidate.id, score_us=best.time_us, score_kind=kind)
+            found = recommend(verdict.times)
+            advice = found.headline if found is not None else ""
+            yield CandidateVerified(
+                candidate_id=best.candidate.id, score_us=best.time_us, score_kind=kind, advice=advice
+            )
 
     @property
     def _is_taken(self) -> bool:

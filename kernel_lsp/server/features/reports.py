@@ -34,7 +34,12 @@ def run_report(result: RunResult) -> str:
         rows = [("ours", comparison.ours), (comparison.baseline_name, comparison.baseline)]
         rows += [(each.name, each.estimate) for each in comparison.baselines if isinstance(each, EstimatedBaseline)]
         shown = dict.fromkeys(f"| {title} | {number_text(number)} |" for title, number in rows)
-        lines = (f"| {name} | time |", "|---|---|", *shown, f"| speedup vs {comparison.baseline_name} | {comparison.speedup:.2g}x |")
+        lines = (
+            f"| {name} | time |",
+            "|---|---|",
+            *shown,
+            f"| speedup vs {comparison.baseline_name} | {comparison.speedup:.2g}x |",
+        )
         parts.append("\n".join(lines))
     parts += [f"Library step: {step} (a vendor library, not our kernel)." for step in summary.library_steps]
     parts += [f"{'File' if file.path.is_file() else 'Not written'}: {file.path}" for file in result.files]

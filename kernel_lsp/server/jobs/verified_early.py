@@ -20,6 +20,7 @@ NONE_YET = "no run has a verified kernel yet"
 async def verified_early(state: State, job: Job, verified: CandidateVerified) -> None:
     """Note a run's verified kernel, for lenses and code actions; ask an editor that shows choices beside the work."""
     time = f"{time_text(verified.score_us)}, {verified.score_kind}"
+    time += f"; {verified.advice}" if verified.advice else ""
     symbol = job.symbol or job.title
     run = VerifiedRun(job.id, job.tracker.run_id, job.workspace, job.uri, symbol, time)
     state.knowledge.learn_verified(run)
