@@ -60,7 +60,8 @@ def test_an_estimate_has_the_table_of_the_hover_and_says_what_it_waits_for(works
     assert ran.stderr == "capturing model.py::scale\n"
     assert re.search(r"^ +100%\s+[\d.]+ us +7  return torch\.relu\(x \* weight \+ 1\.0\)$", ran.stdout, re.MULTILINE)
     assert re.search(r"^  compile +[\d.]+ us \[", ran.stdout, re.MULTILINE)
-    assert re.search(r"^  roofline +[\d.]+ us: the speed of light, an empty kernel takes as long$", ran.stdout, re.MULTILINE)
+    roofline = r"^  roofline +[\d.]+ us: the speed of light, an empty kernel takes as long$"
+    assert re.search(roofline, ran.stdout, re.MULTILINE)
 
 
 def test_optimize_shows_a_spinner_with_the_stage_on_a_terminal_alone(workspace: Path) -> None:
