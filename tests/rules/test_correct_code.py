@@ -139,6 +139,42 @@ int fill(int rows, int width) {
     return cudaMalloc(&pages, rows * row_bytes);
 }
 """
+INSTANCE = """
+template <typename T> struct Array { BODY *ptr; };
+void read(const Array<float> &rows, std::vector<float> &out) {
+    CHECK(cudaMemcpy(out.data(), rows.ptr, out.size() * sizeof(float), cudaMemcpyDeviceToHost));
+}
+void write(const Array<float> &rows, const std::vector<float> &x) {
+    CHECK(cudaMemcpy(rows.ptr, x.data(), x.size() * sizeof(float), cudaMemcpyHostToDevice));
+}
+"""
+STEPS_OF_SUMS = """
+__global__ void count(const int *x, unsigned *counts) { atomicAdd(&counts[x[threadIdx.x]], 1u); }
+__global__ void use(unsigned *counts) { counts[threadIdx.x] /= 2; }
+void run(const int *x, int n) {
+    unsigned *counts = nullptr;
+    CHECK(cudaMalloc(&counts, 64 * sizeof(unsigned)));
+    for (int i = 0; i < n; ++i) {
+        BODY
+        count<<<1, 64>>>(x, counts);
+        use<<<1, 64>>>(counts);
+    }
+    CHECK(cudaFree(counts));
+}
+"""
+VIEWS = """
+struct View { float *data; int width, height; };
+__global__ void brighten(View view) {
+    const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x >= view.width || y >= view.height) return;
+    view.data[y * view.width + x] += 1.0f;
+}
+void run(float *data, int width, int height) {
+    const dim3 block(32, 8), grid(BODY);
+    brighten<<<grid, block>>>(View{data, width, height});
+    CHECK(cudaGetLastError());
+}
+"""
 FREED = """
 struct Buffer {
     float *x;
@@ -161,7 +197,10 @@ struct Buffer {
         ("KL255", COPY, "device_vector<float> &", "std::vector<float> &"),
         ("KL254", BYTES, "n * 4", "n * 2"),
         ("KL254", PACKS, "uint4", "float"),
-        ("KL254", "template <typename T> struct Array {};\n" + PACKS, "T", "float"),
+        ("KL265", STEPS_OF_SUMS, "CHECK(cudaMemset(counts, 0, 64 * sizeof(unsigned)));", ""),
+        ("KL265", STEPS_OF_SUMS, "if (i > 0)", ""),
+        ("KL256", VIEWS, "(width + 31) / 32, (height + 7) / 8", "(height + 31) / 32, (width + 7) / 8"),
+        ("KL254", INSTANCE, "T", "double"),
         ("KL274", OFFSET, "threadIdx.x * sizeof(float)", "blockIdx.x * pitch"),
         ("KL214", TICKET, "kept[atomicAdd(count, 1)] = i;", "atomicAdd(count, 1);"),
         ("KL258", REGISTERED, "CHECK(cudaHostRegister(x, 1024, cudaHostRegisterMapped));", ""),

@@ -13,8 +13,8 @@ _KERNEL = re.compile(
 _COORDINATE = re.compile(r"\b(?P<name>\w+)\s*=\s*(?P<value>[^;,]*\bblockIdx\s*\.\s*(?P<axis>[xyz])\b[^;,]*)[;,]")
 AXES = ("x", "y")
 
-AxisSize = tuple[str, str, int]
-"""A kernel, an axis of its grid, and the position of the parameter that bounds it."""
+AxisSize = tuple[str, str, int, str]
+"""A kernel, an axis of its grid, the position of the parameter that bounds it, and the member of it that does."""
 
 
 def axis_sizes(text: str) -> Iterator[AxisSize]:
@@ -22,9 +22,10 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
     for kernel in _KERNEL.finditer(text):
         given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
         positions = {words[-1]: index for index, words in enumerate(given) if words}
-        bounds = {axis: _bounds(kernel["body"], axis) & positions.keys() for axis in AXES}
-        if all(len(names) == 1 for names in bounds.values()) and bounds["x"] != bounds["y"]:
-            yield from ((kernel["name"], axis, positions[next(iter(names))]) for axis, names in bounds.items())
+        bounds = {axis: _bounds(kernel["body"], axis) for axis in AXES}
+        sizes = {axis: [name for name in names if name[0] in positions] for axis, names in bounds.items()}
+        if all(len(names) == 1 for names in sizes.values()) and sizes["x"] != sizes["y"]:
+            yield from ((kernel["name"], axis, positions[name], member) for axis, [(name, member)] in sizes.items())
 
 
 def linear_sizes(text: str) -> Iterator[tuple[str, int]]:
@@ -59,11 +60,12 @@ _LINEAR_INDEX = re.compile(
 
 
 @lru_cache(maxsize=512)  # each pause while typing leaves a text behind
-def _bounds(body: str, axis: str) -> frozenset[str]:
-    """Return the names that coordinates along an axis are compared with: of ``x < w``, or ``x >= w``."""
-    names: set[str] = set()
+def _bounds(body: str, axis: str) -> frozenset[tuple[str, str]]:
+    """Return the names that coordinates along an axis are compared with, and their members: of ``x < w``, or
+    ``x >= image.w``."""
+    names: set[tuple[str, str]] = set()
     for found in _COORDINATE.finditer(body):
         other = re.findall(r"\b(?:blockIdx|threadIdx)\s*\.\s*([xyz])\b", found["value"])
         if found["axis"] == axis and set(other) == {axis} and len(other) > 1:
-            names.update(re.findall(rf"\b{found['name']}\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/.\[(])", body))
+            names.update(re.findall(rf"\b{found['name']}\s*(?:<|>=)\s*(\w+)(?:\.(\w+))?\b(?!\s*[-+*/.\[(])", body))
     return frozenset(names)

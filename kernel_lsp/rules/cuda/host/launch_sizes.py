@@ -316,11 +316,11 @@ _ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
 def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
     else an empty text."""
-    positions = {axis: place for kernel, axis, place in function.file.axis_sizes if kernel == function.callee(call)}
+    places = {axis: where for kernel, axis, *where in function.file.axis_sizes if kernel == function.callee(call)}
     arguments, (scope, grid) = function.arguments(call), axes(function, parts[0])
-    if not positions or len(grid) < len(positions) or len(arguments) <= max(positions.values()):
+    if not places or len(grid) < len(places) or len(arguments) <= max(place for place, _ in places.values()):
         return ""
-    sizes = {axis: function.source(arguments[place]) for axis, place in positions.items()}
+    sizes = {axis: member or function.source(arguments[place]) for axis, (place, member) in places.items()}
     used = [names_in_text(said(function, scope, node)) for node in grid]
     if sizes["x"] in used[1] - used[0] and sizes["y"] in used[0] - used[1]:
         return (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.declare import ERROR, WARNING, conditions_around, declare, hit, launches_in
 from kernel_lsp.rules.cuda.host.owners import owner_of_call
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
@@ -163,10 +163,11 @@ def unset_accumulator(function: Function) -> Iterator[Hit]:
 
 
 def _unset_since(function: Function, argument: Node, launch: Node) -> int:
-    """Return the position of the pointer's allocation in this function if nothing mentions it up to the launch; -1
-    otherwise."""
+    """Return the position of the pointer's allocation in this function if nothing mentions it up to the launch, in the
+    first round of a loop, too; -1 otherwise."""
     name = re.sub(r"\.(?:mutable_)?data_ptr(?:<[^<>]*>)?\(\)$", "", function.source(argument))
-    if not name.isidentifier() or function.loop_around(launch) is not None:
+    n_conditions = sum(1 for _ in conditions_around(function, launch))
+    if not name.isidentifier() or (n_conditions > 1 and function.loop_around(launch) is not None):
         return -1
     before = function.file.parsed.between(function.body.start_byte, launch.start_byte)
     if name != function.source(argument):

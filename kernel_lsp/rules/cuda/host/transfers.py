@@ -102,7 +102,8 @@ def byte_count(function: Function) -> Iterator[Hit]:
             message = f"`{name}` sets bytes: no `{pointer.element}` becomes {value}, fill them in a kernel"
             yield hit(function.file, arguments[1], message)
         text = expanded(function, size)
-        other = _other_type(text, pointer.element, n_bytes)
+        is_of_instance = type_bytes(pointer.element) is None and _is_member(function, call, pointer)
+        other = "" if is_of_instance else _other_type(text, pointer.element, n_bytes)
         if other and is_source and _held(function, arguments[0]) in ("", other):
             continue
         if other:
@@ -232,11 +233,17 @@ def _may_be_bytes(function: Function, pointer: Variable, size: Node) -> bool:
     return is_untyped or (variable.name not in ("n", "N") and _COUNT.fullmatch(variable.name) is None)
 
 
+def _is_member(function: Function, call: Node, pointer: Variable) -> bool:
+    """Return whether the call names the pointer as a member of a structure: of a template's instance, in which its
+    elements have the type that was chosen."""
+    return re.search(rf"(?<!\bthis)(?:\.|->)\s*{pointer.name}\b", function.source(call)) is not None
+
+
 def _other_type(text: str, element: str, n_bytes: int) -> str:
-    """Return the type of a `sizeof` whose size differs from the element's: of a type that is known, and not of one of
-    several numbers, which may be counted one by one (`uint4*` for halves)."""
+    """Return the type of a `sizeof` whose size differs from the element's. Not one of several numbers, which may be
+    counted one by one (`uint4*` for halves)."""
     named = [name for name in _SIZEOF.findall(text) if type_bytes(name) is not None]
-    if len(named) != 1 or type_bytes(element) is None or "sizeof(*" in text.replace(" ", ""):
+    if len(named) != 1 or "sizeof(*" in text.replace(" ", ""):
         return ""
     if _OF_SEVERAL.fullmatch(element) and n_bytes % (type_bytes(named[0]) or 1) == 0:
         return ""
