@@ -316,7 +316,8 @@ _ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
 def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
     else an empty text."""
-    places = {axis: where for kernel, axis, *where in function.file.axis_sizes if kernel == function.callee(call)}
+    kernel = function.callee(call)
+    places = {axis: (place, member) for name, axis, place, member in function.file.axis_sizes if name == kernel}
     arguments, (scope, grid) = function.arguments(call), axes(function, parts[0])
     if not places or len(grid) < len(places) or len(arguments) <= max(place for place, _ in places.values()):
         return ""
