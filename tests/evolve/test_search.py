@@ -127,6 +127,19 @@ def test_a_knob_of_all_kernels_changes_at_once() -> None:
     assert any(each.count(64) == 19 for each in threads)
 
 
+class FakeNorm(FakeProgram):
+    """A reduction by parts, which a grid that keeps its rows may beat."""
+
+    knobs = (FakeKnob("norm.sum.by_rows", (0, 1), 1), FakeKnob("norm.threads", (64, 128, 256), 64))
+    realize = FakeNetwork.realize
+
+
+@pytest.mark.parametrize("measures", [True, False])
+def test_rows_that_a_grid_keeps_are_tried_where_a_gpu_measures(measures: bool) -> None:
+    seconds = [Proposer(FakeNorm(), seed).propose(4, 0, [], measures=measures)[1] for seed in range(9)]
+    assert all(second.description == "norm.sum.by_rows=0" for second in seconds) == measures
+
+
 class LargeNetwork(FakeNetwork):
     def __init__(self) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from kernel_lsp.core.candidate import Candidate, Origin
@@ -187,7 +188,8 @@ class Search:
         n = N_WITH_TUNED if self._settings.is_tuned and generation == 0 else self._settings.n_proposals
         known = tuned.schedule if tuned is not None else None
         end = time.monotonic() + MAX_DRAWING_S
-        for proposal in self._proposer.propose(n, generation, self._ranked, known, lambda: self._is_drawn(end)):
+        is_over = partial(self._is_drawn, end)
+        for proposal in self._proposer.propose(n, generation, self._ranked, known, is_over, self._measures):
             candidate = _candidate(proposal, generation)
             self._candidates[candidate.id], self._proposals[candidate.id] = candidate, proposal
             batch.append(candidate)
