@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.recording import RecordedTarget, Recording, with_earlier
 from kernel_lsp.errors import TargetError
+from kernel_lsp.process.atomic_files import write_atomically
 
 FILE_NAME = "recorded.json"
 MAX_BYTES = 4 << 20
@@ -52,9 +53,7 @@ def write_recording(workspace: Path, recording: Recording) -> Path:
     ignore = file.parent / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n")
-    new = file.with_suffix(f".{os.getpid()}.new")
-    new.write_text(recording.model_dump_json(indent=1, exclude_defaults=True) + "\n", encoding="utf-8")
-    os.replace(new, file)
+    write_atomically(file, recording.model_dump_json(indent=1, exclude_defaults=True) + "\n")
     return file
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
+from kernel_lsp.process.atomic_files import write_atomically
 from kernel_lsp.toolchain.nvrtc.compile import BuildCache, BuildRequest, Compiler, content_key
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
@@ -68,7 +69,7 @@ def test_a_damaged_entry_is_a_miss_and_can_be_replaced(tmp_path: Path, damage: C
 
 def test_an_entry_of_another_shape_is_a_miss(tmp_path: Path) -> None:
     cache = BuildCache(tmp_path)
-    cache._write(tmp_path / "ab" / "ab.json", b"0" * 64 + b"\n{}")
+    write_atomically(tmp_path / "ab" / "ab.json", b"0" * 64 + b"\n{}")
     check(cache, "ab", None)
 
 

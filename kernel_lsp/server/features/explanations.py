@@ -6,14 +6,13 @@ A test checks that each producer's codes are complete.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 import kernel_lsp
 from kernel_lsp.config import default_cache_directory
+from kernel_lsp.process.atomic_files import write_atomically
 
 EXPLANATIONS = {
     # pragmas of Python targets (docs/targets.md)
@@ -265,10 +264,7 @@ def rule_place(code: str) -> tuple[Path, int] | None:
 
 
 def _write(path: Path) -> None:
-    """Write atomically, so that another server never reads half a page."""
+    """Write the page of rules that has this name."""
     from kernel_lsp.rules.registry import render
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(render("cuda" if path.stem == "cuda" else "pytorch"))
-    os.replace(file.name, path)
+    write_atomically(path, render("cuda" if path.stem == "cuda" else "pytorch"))

@@ -20,6 +20,7 @@ from typing import Literal
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, TimedOut
+from kernel_lsp.process.atomic_files import write_atomically
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.profiles import foreign_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
@@ -206,10 +207,7 @@ class ExtensionBuilder:
             found = next((path for folder in self._facts.includes if (path := folder / name).is_file()), None)
             if found is None or made.exists():
                 continue
-            made.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=made.parent, delete=False, encoding="utf-8") as file:
-                file.write(lean_text(name, found.read_text(encoding="utf-8")))
-            os.replace(file.name, made)
+            write_atomically(made, lean_text(name, found.read_text(encoding="utf-8")))
 
     def _header_folder(self, headers: Headers) -> Path:
         key = content_key(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernel_lsp.core.model import Noun
+from kernel_lsp.process.atomic_files import write_atomically
 from kernel_lsp.toolchain.nvrtc.compile import content_key
 
 MODULE_NAME = "kernel_lsp_extension"
@@ -55,15 +56,10 @@ class KeptFacts:
         return facts if all(path.exists() for path in named) else None
 
     def keep(self, facts: ExtensionFacts) -> None:
-        """Save by an atomic rename."""
-        if self._path is None:
-            return
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="kept-", dir=self._path.parent) as folder:
-                written = Path(folder) / "facts.json"
-                written.write_text(facts.model_dump_json())
-                os.replace(written, self._path)
+        """Save the facts where a cache can be written."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                write_atomically(self._path, facts.model_dump_json())
 
 
 def _key(python: Path, site_packages: Sequence[Path]) -> str | None:

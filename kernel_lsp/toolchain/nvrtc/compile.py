@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
 import re
@@ -32,6 +31,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.verdict import BuildFailed, BuildOutcome, Built, TimedOut
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.async_tasks import end_tasks
+from kernel_lsp.process.atomic_files import TEMPORARY_PREFIX, write_atomically
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import compiler_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
@@ -48,7 +48,6 @@ DEFAULT_MAX_BYTES = 512 << 20
 PRUNE_EVERY_N_WRITES = 64
 PRUNE_TO_FRACTION = 0.8
 STALE_TEMPORARY_S = 3600.0
-TEMPORARY_PREFIX = ".writing-"
 
 _LOGGER = logging.getLogger(__name__)
 _OUTCOME: TypeAdapter[Built | BuildFailed] = TypeAdapter(BuildOutcome)
@@ -65,7 +64,6 @@ class BuildCache:
         self._max_bytes = max_bytes
         self._writes = 0
         self._writable = True
-        self._serial = itertools.count()
 
     def get(self, key: str) -> Built | BuildFailed | None:
         """Return the outcome stored under `key`; None when it is missing or damaged."""
@@ -89,7 +87,7 @@ class BuildCache:
         try:
             if self._writes % PRUNE_EVERY_N_WRITES == 0:
                 self._prune()
-            self._write(self._path(key), _checksum(payload).encode() + b"\n" + payload)
+            write_atomically(self._path(key), _checksum(payload).encode() + b"\n" + payload)
             self._writes += 1
         except OSError as problem:
             self._writable = False
@@ -97,17 +95,6 @@ class BuildCache:
 
     def _path(self, key: str) -> Path:
         return self._directory / key[:2] / f"{key}.json"
-
-    def _write(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{id(self)}-{next(self._serial)}"
-        try:
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
 
     def _prune(self) -> None:
         """Delete files of killed writers, and the oldest entries beyond the size limit."""

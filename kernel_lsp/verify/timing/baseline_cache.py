@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -14,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kernel_lsp.core.measurement import BaselineResult
 from kernel_lsp.core.model import Noun
+from kernel_lsp.process.atomic_files import write_atomically
 
 FOLDER = "baselines"
 FORMAT = 1
@@ -62,16 +61,10 @@ class KeyedCache(Generic[Value]):
             "key": key.model_dump(mode="json"),
             "result": self._adapter.dump_python(value, mode="json"),
         }
-        path = self._path(key)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(entry, indent=1), encoding="utf-8")
-            os.replace(temporary, path)
+            write_atomically(self._path(key), json.dumps(entry, indent=1))
         except OSError as error:
             _logger.warning("a cache entry is not kept: %s", error)
-            with suppress(OSError):
-                temporary.unlink()
 
     def _path(self, key: Noun) -> Path:
         return self._directory / f"{hashlib.sha256(key.model_dump_json().encode()).hexdigest()}.json"
