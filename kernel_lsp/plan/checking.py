@@ -22,6 +22,7 @@ from kernel_lsp.core.plan import (
     flat_arguments,
     launch_numbers,
 )
+from kernel_lsp.core.words import counted
 from kernel_lsp.plan.codes import PlanCode, finding
 from kernel_lsp.plan.cuda_types import pointer_fits, resolve_template, scalar_type
 from kernel_lsp.plan.kernel_names import find_signature
@@ -355,4 +356,4 @@ def _type_of(parameter: TensorParameter | ScalarParameter) -> str:
     if isinstance(parameter, ScalarParameter):
         return parameter.type
     n_dims = len(parameter.dims)
-    return f"{parameter.dtype} with {n_dims} dim{'' if n_dims == 1 else 's'}"
+    return f"{parameter.dtype} with {counted(n_dims, 'dim')}"

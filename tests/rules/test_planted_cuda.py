@@ -8,6 +8,7 @@ import pytest
 
 from kernel_lsp.rules import cuda
 from kernel_lsp.rules.finding import apply_fix
+from tests.rules.found_codes import cuda_codes as codes
 
 GOOD = sorted((Path(__file__).parent / "good").glob("*.cu"))
 PLANTED = {
@@ -165,10 +166,6 @@ cudaError_t r() {
     return e == cudaSuccess ? cudaGetLastError() : e;
 }
 """
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
 
 
 @pytest.mark.parametrize(("code", "text"), PLANTED.values(), ids=PLANTED)

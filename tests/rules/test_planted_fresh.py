@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules import cuda
+from tests.rules.found_codes import cuda_codes
+from tests.rules.found_codes import pytorch_codes as codes
 
 INDEX = "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
 SWAP = "{ float a = v[i]; v[i] = v[i + 1]; v[i + 1] = a; }"
@@ -21,14 +23,6 @@ TRAIN = (
     "def train(model, batches):\n    criterion = nn.CrossEntropyLoss()\n    for x, y in batches:\n"
     "        {loss}.backward()\n"
 )
-
-
-def cuda_codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in pytorch.check(text)}
 
 
 def sort(body: str, index: str = INDEX, host: str = "") -> str:

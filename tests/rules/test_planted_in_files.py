@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda
+from tests.rules.found_codes import cuda_codes as codes
 
 ALLOCATED = "#include <cuda_runtime.h>\n#include <vector>\n"
 GUARDED = "__global__ void k(float* x, int n) {\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
 
 
 def kernel(body: str, head: str = "", size: str = "256") -> str:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda, pytorch
+from tests.rules.found_codes import cuda_codes
+from tests.rules.found_codes import pytorch_codes as python_codes
 
 KERNEL = "__global__ void k(float* p, int n) {{ int i = blockIdx.x * blockDim.x + threadIdx.x; {body} }}\n"
 TWICE = KERNEL.format(body="if (i < n) p[i] *= 2.0f;")
-
-
-def cuda_codes(text: str) -> set[str]:
-    return {found.code for found in cuda.check(text)}
-
-
-def python_codes(text: str) -> set[str]:
-    return {found.code for found in pytorch.check(text)}
 
 
 def host(body: str, parameters: str = "float* h, int n, cudaStream_t s") -> str:

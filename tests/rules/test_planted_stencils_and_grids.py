@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.rules import cuda, pytorch
+from tests.rules.found_codes import cuda_codes as codes
+from tests.rules.found_codes import pytorch_codes as python_codes
 
 IMAGE = (
     "__global__ void f(const float* __restrict__ in, float* __restrict__ out, int w, int h) {{\n"
@@ -31,14 +33,6 @@ HOST = (
     "void run(const float* in, float* out, int width, int height) {{\n    dim3 block(16, 16);\n"
     "    dim3 grid(({x} + 15) / 16, ({y} + 15) / 16);\n    f<<<grid, block>>>(in, out, width, height);\n}}\n"
 )
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
-
-
-def python_codes(text: str) -> set[str]:
-    return {finding.code for finding in pytorch.check(text)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda, pytorch
+from kernel_lsp.rules import pytorch
+from tests.rules.found_codes import cuda_codes
 
 VIEW = """struct View { float* x; int n; };
 __global__ void scale(View v, int n) {
@@ -12,10 +13,6 @@ __global__ void scale(View v, int n) {
     if (i < n) v.x[i] *= 2.0f;
 }
 """
-
-
-def cuda_codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
 
 
 def pytorch_codes(text: str) -> set[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.rules import cuda, pytorch
+from tests.rules.found_codes import cuda_codes as codes
+from tests.rules.found_codes import pytorch_codes as python_codes
 
 VIEW = (
     "template <typename T> struct View {{\n    T* data;\n    int rows;\n    int cols;\n"
@@ -18,14 +19,6 @@ VIEW = (
 )
 CHECKED = "if (x >= m.cols || y >= m.rows) return;"
 TURNED = "if (x >= m.rows || y >= m.cols) return;"
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
-
-
-def python_codes(text: str) -> set[str]:
-    return {finding.code for finding in pytorch.check(text)}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.rules import cuda
+from tests.rules.found_codes import cuda_codes as codes
 
 COMMENTED = """
 __global__ void weigh(const float* __restrict__ x, float* __restrict__ y, int n) {
@@ -80,10 +81,6 @@ __global__ void double_all(const int* __restrict__ sizes, float* __restrict__ y)
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = row[i];
 }
 """
-
-
-def codes(text: str) -> set[str]:
-    return {finding.code for finding in cuda.check(text)}
 
 
 @pytest.mark.parametrize(

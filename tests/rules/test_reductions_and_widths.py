@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.rules import cuda, pytorch
+from tests.rules.found_codes import cuda_codes as codes
 
 SUM = """
 __device__ float warp_sum(float v) {{
@@ -34,10 +35,6 @@ TO_ALL = """if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
     float total = 0.0f;
     for (int w = 0; w < blockDim.x / 32; ++w) total += parts[w];
     for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = x[i] / total;"""
-
-
-def codes(text: str) -> set[str]:
-    return {found.code for found in cuda.check(text)}
 
 
 @pytest.mark.parametrize("shuffle", ["__shfl_down_sync", "__shfl_xor_sync"])

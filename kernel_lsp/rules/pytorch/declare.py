@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from kernel_lsp.core.finding import Severity
+from kernel_lsp.core.words import fitted
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.pytorch.program.scopes import Scope
 from kernel_lsp.rules.rule import Declare, Hit
@@ -14,6 +15,7 @@ ERROR, WARNING, INFORMATION, HINT = Severity.ERROR, Severity.WARNING, Severity.I
 LOOP_WORDS = "for while"
 CALLED = r"[\s\\]*\("
 """Pattern of the text between a callee's name and its arguments."""
+_MAX_TITLE = 60
 
 
 def hit(scope: Scope, node: ast.expr | ast.stmt, message: str, *fixes: QuickFix) -> Hit:
@@ -22,12 +24,12 @@ def hit(scope: Scope, node: ast.expr | ast.stmt, message: str, *fixes: QuickFix)
 
 def rewrite(scope: Scope, node: ast.expr, new_text: str) -> QuickFix:
     """Return a safe fix that replaces `node` with `new_text`."""
-    return QuickFix(f"Replace with `{_shortened(new_text)}`", (scope.module.replace(node, new_text),), True)
+    return QuickFix(f"Replace with `{fitted(new_text, _MAX_TITLE)}`", (scope.module.replace(node, new_text),), True)
 
 
 def unsafe_rewrite(scope: Scope, node: ast.expr, new_text: str) -> QuickFix:
     """Return a fix like that of `rewrite` that needs a person's judgement."""
-    return QuickFix(f"Replace with `{_shortened(new_text)}`", (scope.module.replace(node, new_text),), False)
+    return QuickFix(f"Replace with `{fitted(new_text, _MAX_TITLE)}`", (scope.module.replace(node, new_text),), False)
 
 
 def is_number(node: ast.expr | None, value: float) -> bool:
@@ -41,11 +43,3 @@ def integer(node: ast.expr | None) -> int | None:
         value = integer(node.operand)
         return None if value is None else -value
     return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
-
-
-_MAX_TITLE = 60
-
-
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_TITLE else text[: _MAX_TITLE - 1] + "…"

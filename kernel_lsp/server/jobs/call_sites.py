@@ -8,6 +8,7 @@ from pathlib import Path
 from lsprotocol import types
 
 from kernel_lsp.config import find_workspace
+from kernel_lsp.core.words import counted
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.server.documents.edits import propose
 from kernel_lsp.server.state import State
@@ -81,4 +82,4 @@ async def _apply(state: State, found: Rewritten, action: str) -> None:
 
 def _counted(found: Rewritten, of: str = "") -> str:
     n_files = len(found.texts)
-    return f"{found.n_sites} call site{'s' * (found.n_sites != 1)}{of} in {n_files} file{'s' * (n_files != 1)}"
+    return f"{counted(found.n_sites, 'call site')}{of} in {counted(n_files, 'file')}"

@@ -28,6 +28,7 @@ from kernel_lsp.core.verdict import (
     Unsupported,
     Verdict,
 )
+from kernel_lsp.core.words import counted
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.extension import ForeignSource, python_findings
@@ -411,7 +412,7 @@ async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
     n_kept = await process.n_kept_threads()
     if not n_kept:
         return None
-    message = f"after its {stage} it keeps {n_kept} thread{'s' * (n_kept != 1)} of its own running"
+    message = f"after its {stage} it keeps {counted(n_kept, 'thread')} of its own running"
     finding = Finding(code="threads-kept", severity=Severity.ERROR, message=message, source="integrity")
     return Rejected(message=message, findings=(finding,))
 

@@ -8,6 +8,7 @@ from itertools import islice
 
 from tree_sitter import Node
 
+from kernel_lsp.core.words import fitted
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
@@ -65,7 +66,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
         condition = _divergent_condition(function, call)
         if condition is not None:
             reported.add(call.start_point[0])
-            text = _shortened(function.source(condition))
+            text = fitted(function.source(condition).strip("( \t\r\n)"), 40)
             barrier = f"`{function.callee(call)}()`"
             message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
             yield hit(file, call, message)
@@ -141,8 +142,3 @@ def _has_rounded_limit(function: Function, condition: Node) -> bool:
     variable = function.variable(right)
     value = "" if variable is None or variable.value is None else function.source(variable.value)
     return _ROUNDING.search(value) is not None
-
-
-def _shortened(text: str, limit: int = 40) -> str:
-    text = " ".join(text.split()).strip("()")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
