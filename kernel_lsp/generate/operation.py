@@ -17,6 +17,7 @@ from kernel_lsp.core.plan import (
     TensorParameter,
 )
 from kernel_lsp.core.task import Task, TaskScalar
+from kernel_lsp.core.words import counted
 from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
@@ -125,16 +126,7 @@ class _OperationRenderer:
             structure = plan.structure(self.lowered, sizes)
             for name in outputs.keys() - self.lowered.returns.keys():
                 outputs[name] = _holder(outputs[name], structure.definitions)
-            graph = fuse(
-                structure.tensors,
-                list(outputs.values()),
-                structure.definitions,
-                sizes,
-                structure.inlined,
-                structure.everywhere,
-                structure.joined,
-            )
-            self.builder.fused[key] = FusedOperation(graph, outputs)
+            self.builder.fused[key] = FusedOperation(fuse(structure, list(outputs.values()), sizes), outputs)
         return self.builder.fused[key]
 
     def render(self) -> RenderedOperation:
@@ -167,14 +159,13 @@ class _OperationRenderer:
         task = self.builder.task
         is_backward = self.name != task.name
         graph = task.backward if is_backward and task.backward is not None else task.forward
-        n_calls = len(graph.nodes)
-        counted = f"{n_calls} ATen call{'s' * (n_calls != 1)} in {n_kernels} kernel{'s' * (n_kernels != 1)}"
-        counted += f", {n_launches} launches" if n_launches > n_kernels else ""
+        parts = f"{counted(len(graph.nodes), 'ATen call')} in {counted(n_kernels, 'kernel')}"
+        parts += f", {n_launches} launches" if n_launches > n_kernels else ""
         if is_backward:
-            return (f"{self.name}: {counted}.",)
+            return (f"{self.name}: {parts}.",)
         lines = dict.fromkeys(node.source.text.strip() for node in graph.nodes if node.source is not None)
         shown = [f"    {line[:MAX_SOURCE_CHARACTERS]}" for line in list(lines)[:MAX_SOURCE_LINES]]
-        return (f"{self.name}: {counted}. In PyTorch:", *shown) if shown else (f"{self.name}: {counted}.",)
+        return (f"{self.name}: {parts}. In PyTorch:", *shown) if shown else (f"{self.name}: {parts}.",)
 
     def _scalars(self) -> tuple[TaskScalar, ...]:
         return self.builder.task.scalars

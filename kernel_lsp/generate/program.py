@@ -13,6 +13,7 @@ from functools import cached_property
 from kernel_lsp.core.expression import free_names, parse
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import Graph, Task
+from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.captured_sizes import SUFFIX, by_sizes, sizes_to_fix
 from kernel_lsp.generate.channels import channels_of
@@ -157,12 +158,7 @@ class Program:
         for operation, graph in zip(operations, (self.task.forward, self.task.backward), strict=False):
             n_nodes = len(graph.nodes) if graph else 0
             kernels = ", ".join(kernel.name for kernel in operation.kernels)
-            n_kernels = len(operation.kernels)
-            calls, launches = (
-                f"{n_nodes} ATen call{'s' * (n_nodes != 1)}",
-                f"{n_kernels} kernel{'s' * (n_kernels != 1)}",
-            )
-            parts.append(f"{calls} in {launches} ({kernels})")
+            parts.append(f"{counted(n_nodes, 'ATen call')} in {counted(len(operation.kernels), 'kernel')} ({kernels})")
         return "; backward: ".join(parts)
 
     def _choices(self, schedule: Mapping[str, Choice]) -> Choices:

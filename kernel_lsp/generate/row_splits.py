@@ -19,6 +19,7 @@ from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.column_choices import clusters_of_lines
+from kernel_lsp.generate.schedule.row_choices import power_of_two
 from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES
 
 MIN_SPLIT_COLUMNS = 8192
@@ -187,7 +188,7 @@ class RowSplits:
             wanted = min(4 * self.workload.n_multiprocessors // n_rows, n_columns // MIN_SPLIT_LENGTH)
         else:
             wanted = min(self.workload.n_multiprocessors * 64 // n_rows, n_columns // 256)
-        return _power_of_two(wanted)
+        return power_of_two(min(wanted, MAX_SPLIT))
 
     def _is_stored(self, tensor: Tensor) -> bool:
         """Return True if more than pointwise results and reductions needs an element of a pointwise result."""
@@ -227,11 +228,3 @@ class RowSplits:
 
     def _size(self, size: Index) -> int:
         return self.workload.size(size)
-
-
-def _power_of_two(value: int) -> int:
-    """Return the largest power of two up to `value`, within bounds."""
-    result = 1
-    while result * 2 <= min(value, MAX_SPLIT):
-        result *= 2
-    return result

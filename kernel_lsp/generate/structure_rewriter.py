@@ -3,13 +3,14 @@ those decisions of an operation with the definitions that follow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.attention_gradient_patterns import GradientFamily
 from kernel_lsp.generate.codegen.kernel import divisible
+from kernel_lsp.generate.fusion.fuse import Structure
 from kernel_lsp.generate.fusion.rows import split_domain
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, masked, select
@@ -185,18 +186,6 @@ class _SplitRows:
         within = Variable("within", -2 * tensor.serial - 3, length)
         flat = as_index(part) * length + as_index(within)
         return cls(part, within, columns, flat, dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True)))
-
-
-@dataclass(frozen=True)
-class Structure:
-    """The tensors of an operation with definitions that override their own. Those in `inlined` get no kernel; every
-    block computes those in `everywhere` for itself, and results join the kernels of those in `joined`."""
-
-    tensors: tuple[Tensor, ...]
-    definitions: Mapping[Tensor, Definition]
-    inlined: frozenset[Tensor] = frozenset()
-    everywhere: frozenset[Tensor] = frozenset()
-    joined: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True)

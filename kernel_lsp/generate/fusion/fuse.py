@@ -8,7 +8,7 @@ space, the pointwise results of that space, and all per-row values between them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernel_lsp.errors import InternalError
 from kernel_lsp.generate.fusion.contractions import (
@@ -60,23 +60,26 @@ from kernel_lsp.generate.ir.tensor import (
 )
 
 
-def fuse(
-    tensors: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    definitions: Mapping[Tensor, Definition],
-    sizes: Sizes,
-    inlined: frozenset[Tensor] = frozenset(),
-    everywhere: frozenset[Tensor] = frozenset(),
-    joined: frozenset[Tensor] = frozenset(),
-) -> FusedGraph:
-    """Group the definitions that the outputs need. `definitions` overrides what tensors say of themselves; those in
-    `inlined` are computed where they are read; every block finds the reductions in `everywhere` for itself, as far as
-    row groups alone read them; results that read the rows of a reduction in `joined` join its kernel."""
-    graph = DefinitionGraph(tensors, outputs, definitions, inlined)
-    wanted = frozenset(tensor for tensor in everywhere if not graph.needs(tensor) and tensor not in outputs)
-    fused = _fused(graph, outputs, sizes, frozenset(), joined)
+@dataclass(frozen=True)
+class Structure:
+    """The tensors of an operation with definitions that override their own. Those in `inlined` are computed where they
+    are read; every block computes the reductions in `everywhere` for itself, as far as row groups alone read them;
+    results that read the rows of a reduction in `joined` join its kernel."""
+
+    tensors: tuple[Tensor, ...]
+    definitions: Mapping[Tensor, Definition]
+    inlined: frozenset[Tensor] = frozenset()
+    everywhere: frozenset[Tensor] = frozenset()
+    joined: frozenset[Tensor] = frozenset()
+
+
+def fuse(structure: Structure, outputs: Sequence[Tensor], sizes: Sizes) -> FusedGraph:
+    """Group the definitions that the outputs need."""
+    graph = DefinitionGraph(structure.tensors, outputs, structure.definitions, structure.inlined)
+    wanted = frozenset(tensor for tensor in structure.everywhere if not graph.needs(tensor) and tensor not in outputs)
+    fused = _fused(graph, outputs, sizes, frozenset(), structure.joined)
     assert fused is not None, "only what every block finds can fail to fuse"
-    repeated = _fused(graph, outputs, sizes, wanted, joined) if wanted else None
+    repeated = _fused(graph, outputs, sizes, wanted, structure.joined) if wanted else None
     return repeated if repeated is not None and len(repeated.groups) < len(fused.groups) else fused
 
 

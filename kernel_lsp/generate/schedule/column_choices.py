@@ -15,7 +15,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     RowSchedule,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.schedule.row_choices import ChosenRows, RowChooser
+from kernel_lsp.generate.schedule.row_choices import ChosenRows, RowChooser, power_of_two
 
 MAX_KEPT = 96
 """Maximum values of rows and sums per thread, in registers: with as many others, an SM fits four blocks of 256
@@ -91,7 +91,7 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
     else as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8 bytes."""
     if STAGED_VECTOR in widths:
         per_block = COLUMN_SUM_THREADS * chooser.workload.n_multiprocessors // _n_parts(chooser)
-        threads = max(64, _power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.n_columns // STAGED_VECTOR)))
+        threads = max(64, power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.n_columns // STAGED_VECTOR)))
         staged = _schedule(chooser, RowSchedule(threads, 1, STAGED_VECTOR, True, staged=True))
         if staged.staged and _is_valid(chooser.group, staged, chooser):
             return staged
@@ -100,11 +100,6 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
         threads *= 2
     width = max(width for width in widths if width * chooser.widest <= MAX_SUMMED_PACK_BYTES or width == 1)
     return _schedule(chooser, RowSchedule(threads, 1, width, True))
-
-
-def _power_of_two(value: int) -> int:
-    """Return the largest power of two up to `value`, at least 1."""
-    return 1 << max(0, value.bit_length() - 1)
 
 
 CLUSTERS = (2, 4, 8)

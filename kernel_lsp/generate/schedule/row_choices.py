@@ -165,7 +165,7 @@ class RowChooser:
         if self.threads is not None or not can_share(self.group) or self.n_columns < MIN_SHARED_COLUMNS // 4:
             return (1,)
         most = self.workload.n_multiprocessors
-        in_grid = {32, 64, _power_of_two(most), most, 2 * _power_of_two(most)}
+        in_grid = {32, 64, power_of_two(most), most, 2 * power_of_two(most)}
         clusters = (2, 4, 8, MAX_CLUSTER) if self.workload.capability >= HOPPER else ()
         return (1, *clusters, *sorted(n for n in in_grid if n > MAX_CLUSTER))
 
@@ -211,7 +211,7 @@ class RowChooser:
         if n_rows == 1 and n_columns <= SHORT_IN_BLOCK and self.threads:
             return RowSchedule(WARP, 1, 1, False)
         if n_rows == 1 and n_columns <= 512:
-            return RowSchedule(max(WARP, _power_of_two(2 * n_columns - 1)), 1, 1, False)
+            return RowSchedule(max(WARP, power_of_two(2 * n_columns - 1)), 1, 1, False)
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
@@ -337,7 +337,7 @@ class RowChooser:
     def _sharing_uncached(self, filling: int) -> RowSchedule | None:
         """Return the schedule in which the active rows stay in L2 between the passes."""
         row_bytes = self.n_columns * self._kept_bytes()
-        width, most = self._default_width(), _power_of_two(self.workload.n_multiprocessors)
+        width, most = self._default_width(), power_of_two(self.workload.n_multiprocessors)
         for blocks in (2, 4, PORTABLE_CLUSTER):
             fits = row_bytes * (2 * self.workload.n_multiprocessors // blocks) <= L2_BYTES
             if fits and blocks * 2 > filling and self._can_run(blocks):
@@ -495,6 +495,6 @@ class RowChooser:
         return -(-self.n_columns // schedule.blocks) * self._kept_bytes()
 
 
-def _power_of_two(value: int) -> int:
+def power_of_two(value: int) -> int:
     """Return the largest power of two up to `value`, at least 1."""
     return 1 << max(0, value.bit_length() - 1)

@@ -377,8 +377,7 @@ def _open_lanes(scope: Scope, group: ElementwiseGroup, lanes: Sequence[tuple[int
     """Open the loops over a box, from the outermost block in."""
     opened = [scope]
     for axis, lane, index in lanes:
-        opened[-1].line("#pragma unroll")
-        block = opened[-1].open(f"for (int {lane.name} = 0; {lane.name} < {lane.extent.constant}; ++{lane.name})")
+        block = opened[-1].unroll(f"for (int {lane.name} = 0; {lane.name} < {lane.extent.constant}; ++{lane.name})")
         block.define(lane, lane.name)
         if divide_exactly(group.shape[axis], lane.extent) is None:
             limit = scope.kernel.size(f"size_{axis}", group.shape[axis])

@@ -222,8 +222,7 @@ def _load(scope: Scope, runs: _Runs, other: _Runs | None, kept: Kept | None) -> 
         name = f"{name}[{kept.place}]"
     opened = [scope]
     for variable in runs.outer:
-        opened[-1].line("#pragma unroll")
-        block = opened[-1].open(
+        block = opened[-1].unroll(
             f"for (int {variable.name} = 0; {variable.name} < {variable.extent.constant}; ++{variable.name})"
         )
         block.define(variable, variable.name)

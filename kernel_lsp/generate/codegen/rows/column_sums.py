@@ -162,8 +162,7 @@ class ColumnSumRenderer(RowRenderer):
         """Store the sums of each thread's columns in the block's part."""
         n_columns = self.kernel.size("n_columns", self.group.column.extent)
         name, vector = self.packing.pack.name, self.schedule.vector
-        unrolled = ("#pragma unroll", f"for (int v = 0; v < {vector}; ++v)")
-        with self._open_loop() as inner, inner.open(*unrolled) as lanes:
+        with self._open_loop() as inner, inner.unroll(f"for (int v = 0; v < {vector}; ++v)") as lanes:
             for tensor, sums in self.sums.items():
                 place = f"blockIdx.x * {n_columns} + {name} * {vector} + v"
                 lanes.line(f"{self.kernel.target(tensor)}[{place}] = {sums}[item][v];")

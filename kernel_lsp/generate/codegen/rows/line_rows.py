@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import KernelWriter, divisible
-from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text, stored
+from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.rows.rows import RunningValue
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
@@ -186,12 +187,7 @@ class LineRowRenderer(SharedRowRenderer):
         with self.scope.open("if (threadIdx.x == 0)") as leader, self._open_own_lines(leader) as scope:
             for entry, array in self.arrays.items():
                 scope.bind(Access(entry.tensor, self._line_index(entry)), Text(f"{array}[at]", ATOM))
-            stores = [*self.group.line_stores, *self._sum_stores()]
-            texts = scope.values([store.scalar for store in stores])
-            for store, text in zip(stores, texts, strict=True):
-                offset = scope.offset(store.tensor, store.index).text
-                value = stored(text, store.scalar.dtype, store.tensor.dtype)
-                scope.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
+            write_stores(scope, [*self.group.line_stores, *self._sum_stores()])
 
     def _line_index(self, entry: RowReduction) -> tuple[Index, ...]:
         lines = self.line_number.extent

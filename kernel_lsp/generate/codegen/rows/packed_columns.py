@@ -108,8 +108,7 @@ class PackedColumnRenderer:
         stores = self.work[len(sums) :]
         targets = [packing.declare_result(loop, store) for store in stores]
         divisions = loop.hoist_lanes(scalars, lane)
-        loop.line("#pragma unroll")
-        lanes = loop.open(f"for (int v = 0; v < {packing.vector}; ++v)")
+        lanes = loop.unroll(f"for (int v = 0; v < {packing.vector}; ++v)")
         lanes.define(lane, "v")
         lanes.named |= divisions
         for access in packed:

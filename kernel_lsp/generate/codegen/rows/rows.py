@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair, combination_of, counted
+from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import (
     KernelWriter,
@@ -473,15 +474,11 @@ class RowRenderer:
         stores = [*self.group.row_stores, *self._reduction_stores()]
         if not stores:
             return
-        scope = self.scope
-        inner = scope.open(f"if ({condition})") if (condition := self._leader_condition()) else scope
-        texts = inner.values([store.scalar for store in stores])
-        for store, text in zip(stores, texts, strict=True):
-            offset = inner.offset(store.tensor, store.index).text
-            value = stored(text, store.scalar.dtype, store.tensor.dtype)
-            inner.line(f"{self.kernel.target(store.tensor)}[{offset}] = {value};")
-        if inner is not scope:
-            inner.close()
+        if condition := self._leader_condition():
+            with self.scope.open(f"if ({condition})") as leader:
+                write_stores(leader, stores)
+        else:
+            write_stores(self.scope, stores)
 
     def _reduction_stores(self) -> list[Store]:
         return [
