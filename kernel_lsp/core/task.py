@@ -138,11 +138,13 @@ class Configuration(Noun):
 
 class UncoveredConfiguration(Noun):
     """A configuration of a task folder for which the capture does not hold, e.g. because a constant differs. `index` is
-    its number in the folder; it is captured as a separate task."""
+    its number in the folder; it is captured as a separate task. `shapes` are those of the capture's tensor arguments,
+    () for one that is missing there; none where it cannot be built."""
 
     index: int
     name: str
     reason: str
+    shapes: dict[str, tuple[int, ...]] = {}
 
 
 TargetKind = Literal["function", "module", "method", "kernelbench", "robust_kbench"]

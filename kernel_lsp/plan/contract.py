@@ -140,8 +140,27 @@ def _check_dims(tensor: TensorParameter, shape: tuple[int, ...], scope: Scope) -
         except ExpressionError as error:
             expected = error.message
         if expected != size:
-            message = f"dim {position} of '{tensor.name}' is {size}, and '{dim}' is {expected}"
-            raise ContractError(f"{scope.operation.name}: {message}", line=tensor.span.line)
+            raise _wrong_size(scope.operation, tensor, position, size, expected)
+
+
+def constant_dim_violated(operation: Operation, shapes: Mapping[str, tuple[int, ...]]) -> ContractError | None:
+    """Return the error of a dim of an input that is a constant and has another size in these shapes, whatever the
+    operation's scalars are; None without one. Inputs with other ranks, or without a shape, are left out."""
+    for tensor in operation.parameters:
+        shape = shapes.get(tensor.name, ())
+        if not isinstance(tensor, TensorParameter) or len(shape) != len(tensor.dims):
+            continue
+        for position, (dim, size) in enumerate(zip(tensor.dims, shape, strict=True)):
+            if not free_names(dim) and (expected := evaluate_int(dim, {})) != size:
+                return _wrong_size(operation, tensor, position, size, expected)
+    return None
+
+
+def _wrong_size(
+    operation: Operation, tensor: TensorParameter, position: int, size: int, expected: int | str
+) -> ContractError:
+    message = f"dim {position} of '{tensor.name}' is {size}, and '{tensor.dims[position]}' is {expected}"
+    return ContractError(f"{operation.name}: {message}", line=tensor.span.line)
 
 
 def _check_where(condition: Expression, span: Span, scope: Scope) -> None:

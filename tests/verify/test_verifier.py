@@ -235,6 +235,29 @@ async def test_a_configuration_outside_the_contract_is_not_served(tmp_path: Path
     ]
 
 
+async def test_a_configuration_with_another_size_where_the_plan_has_a_constant_is_not_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaled").mkdir()
+    (tmp_path / "scaled" / "func_forward.py").write_text(SCALED_FOLDER)
+    (tmp_path / "scaled" / "config_forward.json").write_text(
+        '{"single_init_configs": [{"scale": 2.0}], "multi_init_configs": [{"scale": 2.0}],'
+        ' "single_input_configs": [{"rows": 1}], "multi_input_configs": [{"rows": 1}, {"rows": 4}]}'
+    )
+    source, of_any_rows = read_target("scaled", tmp_path), TWICE.replace("SCALE", "2.0f")
+    of_one_row = of_any_rows.replace("[B, D]", "[1, D]").replace("B * D", "D")
+    async with Session(SETTINGS) as session:
+        verifier = await session.verifier(source, await session.capture(source, with_backward=False))
+        captured = counted_captures(session, monkeypatch)
+        one = (await verifier.verify(candidate(of_one_row), "full")).configurations
+        n_captured = len(captured)
+        any_rows = (await verifier.verify(candidate(of_any_rows), "full")).configurations
+    assert (n_captured, len(captured)) == (0, 1)
+    assert [each.is_served for each in (*one, *any_rows)] == [True, False, True, True]
+    reason = "dim 0 of 'x' is 4, and the capture has 1 there"
+    assert one[1].message == f"forward: dim 0 of 'x' is 4, and '1' is 1; {reason}"
+
+
 SCALED = """import torch
 
 

@@ -209,7 +209,9 @@ def _coverage(captured: Captured, first: _Built, others: Sequence[_Other], with_
             theirs = module_settings(other.built.callee.owner, method)
             found.differing_settings |= {name for name, value in own_settings.items() if theirs.get(name) != value}
         else:
-            found.uncovered.append({"index": position + 1, "name": other.settings.name, "reason": reason})
+            shapes = {} if other.built is None else shapes_of(captured, other.built)
+            entry = {"index": position + 1, "name": other.settings.name, "reason": reason, "shapes": shapes}
+            found.uncovered.append(entry)
     return found
 
 
