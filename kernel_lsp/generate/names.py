@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _WORDS = """
 alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double
@@ -53,6 +54,7 @@ class NamePool:
         return NamePool(self._taken)
 
 
+@lru_cache(maxsize=1 << 12)
 def identifier(text: str) -> str:
     """Return the text as a C++ identifier: the last part of a dotted name, never a reserved word."""
     name = re.sub(r"\W", "_", text.rsplit(".", 1)[-1], flags=re.ASCII)

@@ -116,7 +116,7 @@ def _break_position(text: str, width: int) -> int:
     """Return the space to break at within `width`: after the last comma outside brackets, else the last space; else the
     first space after `width`."""
     first = len("// ") if text.startswith("// ") else 0
-    comma = max((at for at in _outer_commas(text) if width // 3 <= at < width), default=-1)
+    comma = max((at for at in _outer_commas(text[: width + 1]) if width // 3 <= at < width), default=-1)
     if comma >= 0:
         return comma + 1
     space = text.rfind(" ", first, width + 1)

@@ -12,12 +12,9 @@ DIGEST_BYTES = 16
 
 def digest_of(*parts: object) -> bytes:
     """Return a content hash of the parts: bytes as they are, everything else by its text."""
-    hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
-        hasher.update(len(data).to_bytes(4, "little"))
-        hasher.update(data)
-    return hasher.digest()
+    data = [part if isinstance(part, bytes) else repr(part).encode() for part in parts]
+    joined = b"".join([piece for each in data for piece in (len(each).to_bytes(4, "little"), each)])
+    return hashlib.blake2b(joined, digest_size=DIGEST_BYTES).digest()
 
 
 class Digested:

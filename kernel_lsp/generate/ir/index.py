@@ -23,11 +23,13 @@ CACHED_RESULTS = 1 << 15
 
 
 class Atom(Digested):
-    """A factor of a monomial: a size, a variable, a quotient, a remainder, or a value read from memory."""
+    """A factor of a monomial: a size, a variable, a quotient, a remainder, or a value read from memory.
+    `reads_memory`: such a value is part of it."""
 
-    __slots__ = ("as_index", "digest", "sort_key")
+    __slots__ = ("as_index", "digest", "reads_memory", "sort_key")
 
     as_index: Index
+    reads_memory: bool
     variables: frozenset[Variable]
     sort_key: tuple[int, str, bytes]
 
@@ -49,7 +51,7 @@ class Symbol(Atom):
     ) -> None:
         self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
         self.digest = digest_of("symbol", name, minimum, exact.digest if exact is not None else b"")
-        self.variables = frozenset()
+        self.variables, self.reads_memory = frozenset(), False
 
 
 class Variable(Atom):
@@ -60,7 +62,7 @@ class Variable(Atom):
     def __init__(self, name: str, serial: int, extent: Index) -> None:
         self.name, self.serial, self.extent = name, serial, extent
         self.digest = digest_of("variable", name, serial, extent.digest)
-        self.variables = frozenset((self,))
+        self.variables, self.reads_memory = frozenset((self,)), False
 
 
 class Quotient(Atom):
@@ -72,6 +74,7 @@ class Quotient(Atom):
         self.dividend, self.divisor = dividend, divisor
         self.digest = digest_of("quotient", dividend.digest, divisor.digest)
         self.variables = dividend.variables | divisor.variables
+        self.reads_memory = dividend.reads_memory or divisor.reads_memory
 
 
 class Remainder(Atom):
@@ -83,6 +86,7 @@ class Remainder(Atom):
         self.dividend, self.divisor = dividend, divisor
         self.digest = digest_of("remainder", dividend.digest, divisor.digest)
         self.variables = dividend.variables | divisor.variables
+        self.reads_memory = dividend.reads_memory or divisor.reads_memory
 
 
 class Indirect(Atom):
@@ -94,6 +98,7 @@ class Indirect(Atom):
         self.scalar = scalar
         self.digest = digest_of("indirect", scalar.digest)
         self.variables = scalar.variables
+        self.reads_memory = True
 
 
 Monomial = tuple[Atom, ...]
@@ -115,12 +120,13 @@ def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
 class Index(Digested):
     """A polynomial: `terms` pairs each monomial with its coefficient, in a canonical order."""
 
-    __slots__ = ("_digest", "terms")
+    __slots__ = ("_digest", "_reads_memory", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
         self.terms = tuple(sorted(kept, key=_term_key) if len(kept) > 1 else kept)
         self._digest: bytes | None = None
+        self._reads_memory: bool | None = None
         self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
 
     def scaled(self, factor: int) -> Index:
@@ -131,7 +137,7 @@ class Index(Digested):
             return ZERO
         product = object.__new__(Index)
         product.terms = tuple((monomial, factor * own) for monomial, own in self.terms)
-        product._digest, product.variables = None, self.variables
+        product._digest, product._reads_memory, product.variables = None, self._reads_memory, self.variables
         return product
 
     @property
@@ -141,6 +147,13 @@ class Index(Digested):
             parts = [part for monomial, factor in self.terms for part in (factor, *(atom.digest for atom in monomial))]
             self._digest = digest_of("index", *parts)
         return self._digest
+
+    @property
+    def reads_memory(self) -> bool:
+        """Return True if the value of an `Indirect` is part of it."""
+        if self._reads_memory is None:
+            self._reads_memory = any(atom.reads_memory for monomial, _ in self.terms for atom in monomial)
+        return self._reads_memory
 
     @property
     def constant(self) -> int | None:
@@ -211,18 +224,29 @@ def replace_atoms(index: Index, replacement: Callable[[Atom], Index]) -> Index:
     """Return the simplified index with every atom replaced."""
     total = ZERO
     for monomial, factor in index.terms:
-        term = as_index(factor)
-        for atom in monomial:
-            term = term * replacement(atom)
-        total = total + term
-    return total
+        term = product(map(replacement, monomial))
+        total = _sum(total, term, factor)
+    return _recombined(total)
 
 
-def substitute(index: Index, replacements: Mapping[Variable, Index]) -> Index:
-    """Return the simplified index with variables replaced."""
+def substitute(
+    index: Index, replacements: Mapping[Variable, Index], replaced: dict[Atom, Index] | None = None
+) -> Index:
+    """Return the simplified index with variables replaced. `replaced` keeps what the atoms of other indices became,
+    under the same replacements."""
     if index.variables.isdisjoint(replacements):
         return index
-    return replace_atoms(index, lambda atom: _substitute_atom(atom, replacements))
+    known = {} if replaced is None else replaced
+
+    def replacement(atom: Atom) -> Index:
+        if atom.variables.isdisjoint(replacements):
+            return as_index(atom)
+        found = known.get(atom)
+        if found is None:
+            found = known[atom] = _substitute_atom(atom, replacements, known)
+        return found
+
+    return replace_atoms(index, replacement)
 
 
 @lru_cache(maxsize=CACHED_RESULTS)
@@ -264,27 +288,26 @@ def _sorted(monomial: Monomial) -> Monomial:
     return tuple(sorted(monomial, key=_atom_key))
 
 
-def _sum(left: Index, right: Index, sign: int) -> Index:
+def _sum(left: Index, right: Index, times: int) -> Index:
+    """Return ``left + times * right``, without a simplification of quotients and remainders."""
     if not right.terms:
         return left
     if not left.terms:
-        return right.scaled(sign)
+        return right.scaled(times)
     terms = dict(left.terms)
     for monomial, factor in right.terms:
-        terms[monomial] = terms.get(monomial, 0) + sign * factor
+        terms[monomial] = terms.get(monomial, 0) + times * factor
     return Index(terms)
 
 
-def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index]) -> Index:
-    if atom.variables.isdisjoint(replacements):
-        return as_index(atom)
+def _substitute_atom(atom: Atom, replacements: Mapping[Variable, Index], replaced: dict[Atom, Index]) -> Index:
     match atom:
         case Variable():
             return replacements.get(atom, as_index(atom))
-        case Quotient():
-            return substitute(atom.dividend, replacements) // substitute(atom.divisor, replacements)
-        case Remainder():
-            return substitute(atom.dividend, replacements) % substitute(atom.divisor, replacements)
+        case Quotient() | Remainder():
+            parts = (atom.dividend, atom.divisor)
+            dividend, divisor = (substitute(part, replacements, replaced) for part in parts)
+            return dividend // divisor if isinstance(atom, Quotient) else dividend % divisor
         case Indirect():
             return as_index(Indirect(atom.scalar.substitute(replacements)))
     return as_index(atom)
@@ -403,7 +426,7 @@ def _scaled_down(index: Index, factor: int) -> Index:
 
 def _recombined(index: Index) -> Index:
     """Simplify ``k*m*(x // m) + k*(x % m)`` to ``k*x``, and ``k*m*((x // m) % h) + k*(x % m)`` to ``k*(x % (h*m))``."""
-    for monomial, factor in index.terms:
+    for monomial, factor in index.terms if len(index.terms) > 1 else ():
         for atom in monomial:
             if isinstance(atom, Remainder):
                 simpler = _recombine(index, monomial, factor, atom)

@@ -227,18 +227,22 @@ class _Substitution(Rebuilding[Scalar]):
     def __init__(self, replacements: Replacements) -> None:
         super().__init__()
         self._replacements = replacements
+        self._atoms: dict[Atom, Index] = {}
 
     def is_kept(self, node: Scalar) -> bool:
         return node.variables.isdisjoint(self._replacements)
 
+    def _index(self, index: Index) -> Index:
+        return substitute(index, self._replacements, self._atoms)
+
     def rebuilt(self, node: Scalar) -> Scalar:
         if isinstance(node, IndexValue):
-            return index_value(substitute(node.index, self._replacements))
+            return index_value(self._index(node.index))
         if isinstance(node, Access):
             mask = self.visit(node.mask) if node.mask is not None else None
             if isinstance(mask, Constant) and mask.value:
                 mask = None
-            return Access(node.tensor, [substitute(index, self._replacements) for index in node.index], mask)
+            return Access(node.tensor, [self._index(index) for index in node.index], mask)
         if isinstance(node, Operation) and node.name in ("ge", "lt"):
             return _range_check(node.name, *(self.visit(operand) for operand in node.operands))
         if isinstance(node, Argument):
@@ -394,7 +398,7 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 def indirect_scalars(index: Index) -> Iterator[Scalar]:
     """Yield the scalars whose values the index uses."""
-    for monomial, _ in index.terms:
+    for monomial, _ in index.terms if index.reads_memory else ():
         for atom in monomial:
             if isinstance(atom, Indirect):
                 yield atom.scalar

@@ -4,6 +4,7 @@ questions about an index's terms."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from kernel_lsp.core.expression import (
     Binary,
@@ -16,6 +17,7 @@ from kernel_lsp.core.expression import (
 )
 from kernel_lsp.core.expression_rules import binary, call, substitute
 from kernel_lsp.generate.ir.index import (
+    CACHED_RESULTS,
     ZERO,
     Atom,
     Index,
@@ -144,10 +146,20 @@ def _atom_expression(atom: Atom) -> Expression:
 
 def ravel(index: Sequence[Index], shape: Sequence[Index]) -> Index:
     """Return the flat position in a row-major array of `shape`."""
+    if any(position.reads_memory for position in index):
+        return _raveled(index, shape)
+    return _raveled_once(tuple(index), tuple(shape))
+
+
+def _raveled(index: Sequence[Index], shape: Sequence[Index]) -> Index:
     flat = ZERO
     for position, size in zip(index, shape, strict=True):
         flat = flat * size + position
     return flat
+
+
+_raveled_once = lru_cache(maxsize=CACHED_RESULTS)(_raveled)
+"""Not for values read from memory: tensors of another program may have the same names and numbers."""
 
 
 def unravel(flat: Index, shape: Sequence[Index]) -> tuple[Index, ...]:

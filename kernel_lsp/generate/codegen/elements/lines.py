@@ -51,15 +51,16 @@ def shared_axis(group: ElementwiseGroup, workload: Workload, vector: int, least:
     caches close to an SM hold; None where there is none. A thread that takes several lines reads the operand from the
     L2 cache once for all of them."""
     least = MIN_SHARED_BYTES if least is None else least
+    read = {access.tensor for access in accesses(*(store.scalar for store in group.stores))}
+    large = [each for each in read if workload.size(each.n_elements) * each.dtype.itemsize >= least]
     for axis in range(1, len(group.shape)):
         length, n_lines = product(group.shape[axis:]), workload.size(product(group.shape[:axis]))
-        if n_lines < 2 or workload.size(length) % vector:
+        of_a_line = [tensor for tensor in large if tensor.n_elements == length]
+        if n_lines < 2 or workload.size(length) % vector or not of_a_line:
             continue
         line, lines = by_lines(group, axis)
         for access in accesses(*(store.scalar for store in lines.stores)):
-            n_bytes = workload.size(access.tensor.n_elements) * access.dtype.itemsize
-            is_shared = line not in access.variables and access.mask is None
-            if is_shared and n_bytes >= least and access.tensor.n_elements == length:
+            if access.tensor in of_a_line and line not in access.variables and access.mask is None:
                 return axis
     return None
 
