@@ -1,10 +1,10 @@
 """Print what recorded replies show about searching with models, with 95 % intervals; no model and no GPU is asked.
 
-    python benchmarks/recorded_evidence.py [FOLDER] [--measured FILE] [--best FILE]
+    python benchmarks/recorded_evidence.py [FOLDER] [--measured FILE] [--best FILE...]
 
 FOLDER holds `TASK.STRATEGY.kernels.json`, as `recorded_runs.py replay` writes them. FILE is what `recorded_runs.py
 measure` wrote. A reply that FILE has no time for counts with its estimate, against the estimate of the generator's
-kernel. The file of `--best` holds times of the best replies and of the generator's schedules, of one run. Judges are
+kernel. Each file of `--best` holds times of the best replies and of the generator's schedules, of one run. Judges are
 those of `judge_corpus_replies.jsonl`, on the kernels of `judge_corpus`.
 
 Speed-ups are over the generator's best kernel, times summed over forward and backward; the generator's kernel is kept
@@ -70,6 +70,8 @@ STUDENT_T = (
     2.10,
 )
 """Quantiles at 97.5 % by degrees of freedom, from 1; the last one serves for more."""
+BEST = ("best", "from_default")
+"""Results with best replies to prompts that show the generator's kernels: older ones, or its default of that day."""
 COMPARED = ("best-of-n", "evolve")
 REFINED = "refine"
 BASE_ARM = "ordered"
@@ -102,7 +104,8 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "benchmarks" / "recorded_runs")
     results = ROOT / "benchmarks" / "results" / "recorded_runs-nvidia_h200-2026-11-21.json"
     parser.add_argument("--measured", type=Path, default=results)
-    parser.add_argument("--best", type=Path, default=results.with_name("recorded_best-nvidia_h200-2026-11-30.json"))
+    best = [results.with_name(f"recorded_{kind}-nvidia_h200-2026-11-30.json") for kind in BEST]
+    parser.add_argument("--best", type=Path, nargs="+", default=best)
     given = parser.parse_args()
     measured = json.loads(given.measured.read_text())["tasks"] if given.measured.is_file() else {}
     paths = sorted(given.folder.glob("*.kernels.json"))
@@ -111,8 +114,8 @@ def main() -> int:
     on_gpu = [each for each in found if each.kind == "measured"]
     print_curves([each for each in on_gpu if len(each.gains) < N_MANY], "tasks of few replies")
     print_curves([each for each in on_gpu if len(each.gains) >= N_MANY], f"tasks of {N_MANY} replies and more")
-    if given.best.is_file():
-        print_best(json.loads(given.best.read_text()))
+    for path in filter(Path.is_file, given.best):
+        print_best(json.loads(path.read_text()), path.stem)
     print_judges(judged_kernels())
     print_arms([read_arm(path) for path in paths if _strategy(path) in (BASE_ARM, *ARMS)])
     print("not recorded, 0 replies: prompts of a second model")
@@ -206,9 +209,9 @@ def _interval(gains: Sequence[float]) -> tuple[float, float]:
     return math.exp(mean - half), math.exp(mean + half)
 
 
-def print_best(measured: dict[str, Any]) -> None:
+def print_best(measured: dict[str, Any], title: str) -> None:
     """Print the fastest correct reply of each task beside the generator's default schedule and its fastest one."""
-    print(f"\nbest replies beside the generator of {measured['date']}, times of one run in us")
+    print(f"\n{title}: best replies beside the generator of {measured['date']}, times of one run in us")
     gains: dict[str, list[float]] = {"default": [], "fastest schedule": []}
     for task in sorted({row["task"] for row in measured["rows"]}):
         rows = [row for row in measured["rows"] if row["task"] == task]
