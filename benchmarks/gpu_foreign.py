@@ -143,7 +143,7 @@ def check(name: str, kernel: Path, target: str, cache: Path, *options: str) -> d
     found: dict[str, Any] = {
         "name": name,
         "outcome": outcome,
-        "message": verdict["outcome"].get("message", ""),
+        "message": verdict["outcome"].get("message", "") or verdict["outcome"].get("log", "")[-2000:],
         "device": verdict.get("device", ""),
         "by_tolerance": verdict.get("by_tolerance", {}),
         "findings": [each["code"] for each in verdict.get("findings", [])],
@@ -212,13 +212,21 @@ def seconds_table(results: dict[str, Any]) -> str:
 def published_table(results: dict[str, Any]) -> str:
     judged = [verdict for verdict in results["verdicts"] if verdict["by_tolerance"]]
     title = f"{len(judged)} of 12 have a verdict: {measured(results)}{results.get('about', '')}"
-    rows = [title, "", f"| kernel | {' | '.join(TOLERANCES)} | time beside eager |"]
+    rows = [title, "", f"| kernel | {' | '.join(TOLERANCES)} | beside the fastest of PyTorch |"]
     rows.append("|---" * (len(TOLERANCES) + 2) + "|")
     for verdict in judged:
         under = [short(verdict, name) for name in TOLERANCES]
-        times = [f"{each['x']['value']:.2f}x ({each['x']['claim']})" for each in verdict["times"].values()]
+        times = [beside(each) for each in verdict["times"].values()]
         rows.append(f"| {verdict['name']} | {' | '.join(under)} | {', '.join(times) or '-'} |")
     return "\n".join(rows)
+
+
+def beside(time: dict[str, Any]) -> str:
+    """Return a ratio with its claim, and the noise floor where that decided it."""
+    x, claim = time["x"], str(time["x"]["claim"])
+    is_apart = not x["low"] <= 1 <= x["high"]
+    floor = f", noise floor {100 * x['noise_floor']:.0f} %" if claim == "no difference" and is_apart else ""
+    return f"{x['value']:.2f}x {time['baseline']} ({claim}{floor})"
 
 
 def short(verdict: dict[str, Any], tolerance: str) -> str:

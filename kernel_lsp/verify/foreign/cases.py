@@ -63,6 +63,8 @@ N_HIDDEN = 2
 """Sizes that the task does not name, where its dims may change."""
 CASE_DEADLINE_S = 60.0
 STRICT: ToleranceName = "strict"
+OVERRUN = "it wrote outside of its inputs"
+"""The message of a write to the guards around inputs."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def misbehaviour(ran: Mapping[str, Any] | Lost, token: str) -> Crashed | TimedOu
     for what, message in (
         ("late", "these outputs changed after PyTorch's stream had finished (work on a stream or thread of its own)"),
         ("changed_inputs", "it changed its inputs"),
-        ("overrun", "it wrote outside of its inputs"),
+        ("overrun", OVERRUN),
     ):
         if ran.get(what):
             return Crashed(message=f"{message}: {', '.join(map(str, ran[what]))}")

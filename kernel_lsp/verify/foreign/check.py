@@ -34,6 +34,7 @@ from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
 from kernel_lsp.verify.foreign.cases import (
+    OVERRUN,
     ForeignCase,
     Judge,
     chosen_cases,
@@ -69,7 +70,9 @@ NO_GPU = (
     "a launch plan alone"
 )
 OWN_ERROR = re.compile(r"\w+Error: (?!CUDA error)")
-"""Pattern of an error raised by the kernel's host code. A CUDA error is excluded: it may be an access out of bounds."""
+"""Pattern of an error raised by the kernel's host code."""
+CUDA_ERROR = re.compile(r"\w+Error: CUDA error")
+"""Pattern of an error of its launches, such as a misaligned address, after which the process has no GPU any more."""
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
 NO_KERNEL = "no kernel of its own: PyTorch computed everything that it returned"
 HIDING_NOTHING = (SandboxLevel.NONE, SandboxLevel.LIMITS)
@@ -112,6 +115,8 @@ class _Check:
     judge: Judge = field(init=False)
     timer: OperationTimer | None = None
     """Times the kernel where there is a GPU."""
+    _has_lost_gpu: bool = False
+    """Whether a launch ended with an error of CUDA, at sizes that the task does not name."""
 
     def __post_init__(self) -> None:
         self.judge = Judge(CPU_NAME, self.session.settings.tolerance)
@@ -307,10 +312,12 @@ class _Check:
                 failure: CheckOutcome | None = await step()
             with self.progress.stage("threads"):
                 failure = failure or await _kept_threads(process, stage)
-            failure = failure or await _changed_later(process, stage)
+            failure = failure or (None if self._has_lost_gpu else await _changed_later(process, stage))
             if failure is not None:
                 return failure
-        looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+            if self._has_lost_gpu:
+                break
+        looked = {} if self._has_lost_gpu else await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
         if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
             self._say_if_without_kernel()
         if self.timer is None:
@@ -377,6 +384,9 @@ class _Check:
                     return found
             elif _is_not_general(found):
                 failures.append((case, found.message))
+                self._has_lost_gpu = CUDA_ERROR.match(found.message) is not None
+                if self._has_lost_gpu:
+                    break
             else:
                 return found.model_copy(update={"message": f"at sizes that the task does not name: {found.message}"})
         if failures:
@@ -392,9 +402,13 @@ class _Check:
 
 
 def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
-    """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, or an
-    error that its host code raises. Changed inputs, late writes, accesses out of bounds and hangs stay failures."""
-    return isinstance(failure, Mismatch) or (isinstance(failure, Crashed) and bool(OWN_ERROR.match(failure.message)))
+    """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, an access
+    out of bounds, or an error that its host code or a launch raises. Changed inputs, late writes, hangs and a process
+    that ended stay failures."""
+    if isinstance(failure, Mismatch):
+        return True
+    tolerable = (OWN_ERROR.match, CUDA_ERROR.match, re.compile(OVERRUN).match)
+    return isinstance(failure, Crashed) and any(matches(failure.message) for matches in tolerable)
 
 
 async def _changed_later(process: ForeignProcess, stage: str) -> Crashed | None:
