@@ -582,6 +582,11 @@ def test_an_operator_that_was_written_for_the_user_has_neither_findings_nor_targ
     assert analyse("python", "kernels/scale.py", OPERATOR_MARK + SCALE) == EMPTY
 
 
+def test_a_function_without_arguments_is_no_target() -> None:
+    text = "import torch\n\ndef main():\n    return torch.ones(3).sum().item()\n"
+    assert analyse("python", "train.py", text).targets == ()
+
+
 def test_a_folder_lists_no_operator_that_was_written_for_the_user(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "scale.py").write_text(f"{OPERATOR_MARK}operator 2): kernel 1, operator 2.\n{SCALE}")

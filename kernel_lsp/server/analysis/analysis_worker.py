@@ -59,6 +59,7 @@ NICENESS = 2
 """Scheduling priority: below the editor and the server, above the jobs."""
 N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
+NO_INPUTS = "none"
 BYTE_ORDER_MARK = "\ufeff"
 PRAGMA_CODE = "pragma"
 TORCH = "torch"
@@ -200,7 +201,8 @@ def _targets(path: Path, source: PythonFile, wrong: dict[int, str]) -> Iterator[
     """Yield the targets; add the pragmas that cannot be read to `wrong`, by line."""
     for location in targets_in(source):
         target = _target(path, location, source, wrong)
-        if target.inputs or (target.problem and computes_tensors(location.symbol, source)):
+        has_inputs = target.inputs not in ("", NO_INPUTS)
+        if has_inputs or computes_tensors(location.symbol, source):
             yield target
 
 
@@ -243,7 +245,7 @@ def _inputs_text(found: TargetSource) -> str:
             parts.append(f"{value.name}: {value.dtype.value}[{', '.join(map(str, value.shape))}]")
         else:
             parts.append(f"{value.name} = {value.value}")
-    return ", ".join(parts) or "none"
+    return ", ".join(parts) or NO_INPUTS
 
 
 def _forward_line(location: TargetLocation, source: PythonFile) -> int:

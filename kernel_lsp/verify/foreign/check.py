@@ -112,6 +112,8 @@ class _Check:
     device: GpuDevice | None = None
     builds: dict[str, str] = field(default_factory=dict)
     cases: Sequence[ForeignCase] = ()
+    defined: str = ""
+    """What to do with the functions of an extension that lacks those of the task."""
     judge: Judge = field(init=False)
     timer: OperationTimer | None = None
     """Times the kernel where there is a GPU."""
@@ -249,9 +251,7 @@ class _Check:
             return functions
         runnable = [case for case in cases if case.case.operation in functions]
         if not runnable:
-            return Unsupported(
-                message=f"it has none of what the task needs; it has {', '.join(functions) or 'nothing'}"
-            )
+            return Unsupported(message=f"no function for the task: {self.defined or 'it has nothing'}")
         for missing in sorted({case.case.operation for case in cases} - set(functions)):
             self.progress.notes.append(f"{missing}: it has no function of this name, so that PyTorch does it")
         self.cases = shuffled(runnable, self.session.settings.seed)
@@ -267,6 +267,8 @@ class _Check:
             if isinstance(opened, Lost):
                 return Crashed(message=f"while it was loaded: {opened.message}")
             if opened["status"] == "opened":
+                if defined := ", ".join(opened["defined"]):
+                    self.defined = f"bind one of {defined} as `forward`"
                 return tuple(opened["functions"])
             if opened["status"] == "refused":
                 return Crashed(message=str(opened["message"]))

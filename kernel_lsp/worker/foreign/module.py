@@ -40,6 +40,8 @@ class Foreign:
     device: torch.device
     forward: Any = None
     backward: Any = None
+    defined: tuple[str, ...] = ()
+    """Names of an extension's functions."""
 
 
 LOADED: dict[str, Foreign] = {}
@@ -51,8 +53,9 @@ def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
 
     `arguments` are the task's, in order: ``{"name", "role", "qualified_name"}`` or ``{"name", "value"}``. `gradients`
     names the gradients of results that a backward takes first. `source` is the task's. `builds` are the extensions that
-    were built for `load_inline`, by key. Answers ``{"status": "opened", "functions": [...]}``, ``{"status":
-    "needs_build", "key", "name", "text", "suffix"}``, or ``{"status": "refused", "message"}``.
+    were built for `load_inline`, by key. Answers ``{"status": "opened", "functions": [...], "defined": [...]}``, the
+    latter an extension's functions, ``{"status": "needs_build", "key", "name", "text", "suffix"}``, or ``{"status":
+    "refused", "message"}``.
     """
     device = device_of(request["device"])
     if device.type == "cuda":
@@ -70,13 +73,13 @@ def open_foreign(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "refused", "message": f"it cannot be loaded: {short_message(error)}"}
     LOADED["foreign"] = opened
     found = [name for name in ("forward", "backward") if getattr(opened, name) is not None]
-    return {"status": "opened", "functions": found}
+    return {"status": "opened", "functions": found, "defined": list(opened.defined)}
 
 
 def _extension(request: dict[str, Any], device: torch.device) -> Foreign:
     module = import_library(request["module_name"], request["library"])
     arguments, gradients = request["arguments"], request["gradients"]
-    forward, backward = getattr(module, "forward", None), getattr(module, "backward", None)
+    forward, backward = _forward_of(module, request["source"]["symbol"]), getattr(module, "backward", None)
     if request["source"]["kind"] == "robust_kbench":
         return _in_task_folder(request, device, forward, backward)
     return Foreign(
@@ -85,7 +88,20 @@ def _extension(request: dict[str, Any], device: torch.device) -> Foreign:
         None
         if backward is None
         else lambda tensors: backward(*(tensors[name] for name in gradients), *_in_order(arguments, tensors)),
+        defined=tuple(_functions(module)),
     )
+
+
+def _forward_of(module: ModuleType, symbol: str) -> Any:
+    """Return the function that computes the task: `forward`, the one of the task's name, or the only one."""
+    functions = _functions(module)
+    name = next((each for each in ("forward", symbol) if each in functions), "")
+    others = [each for each in functions if each != "backward"]
+    return getattr(module, name or (others[0] if len(others) == 1 else ""), None)
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
 
 
 def import_library(name: str, path: str) -> ModuleType:
@@ -115,7 +131,7 @@ def _in_task_folder(request: dict[str, Any], device: torch.device, forward: Any,
         loaded, model_of_backward = _task_model(request["source"], beside, device)
         loaded.module.AutogradFunction.backward_fn = staticmethod(backward)
         calls["backward"] = lambda tensors: _gradients(model_of_backward, request, tensors)
-    return Foreign(device, **calls)
+    return Foreign(device, calls["forward"], calls["backward"])
 
 
 def _task_model(source: dict[str, Any], file: str, device: torch.device) -> tuple[LoadedFile, torch.nn.Module]:
