@@ -317,7 +317,7 @@ def test_a_number_of_another_type_runs_the_original(
     call(module, x, 2)
     assert torch.equal(used(x, other), x * (other or 1))
     assert len(driver.launches) == 1
-    assert module.calls()["fallback"] == {"n is not of type int": 1}
+    assert module.calls()["fallback"] == {"n is not of type int: record a run with such inputs, and optimize again": 1}
 
 
 def times(x: torch.Tensor, n: int = 3) -> torch.Tensor:

@@ -89,7 +89,10 @@ def mismatch(contract: Contract) -> str:
 
 def outside(contract: Contract) -> str:
     """Explain why the kernels cannot take the inputs; empty when they can."""
-    reason = mismatch(contract) or _not_on_one_gpu(*[tensor for tensor, _ in contract.inputs.values()])
+    reason = mismatch(contract)
+    if reason:
+        return f"{reason}: record a run with such inputs, and optimize again"
+    reason = _not_on_one_gpu(*[tensor for tensor, _ in contract.inputs.values()])
     if reason:
         return reason
     for condition, is_met in contract.where.items():
