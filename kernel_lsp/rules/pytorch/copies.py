@@ -153,7 +153,7 @@ def full_sort(scope: Scope) -> Iterator[Hit]:
         name, given = _name(call, scope), {keyword.arg for keyword in call.keywords}
         if name in _SORTS and "stable" not in given:
             uses = list(_uses(call, scope, is_pair=name == "sort"))
-            if uses and all(_is_end(use, scope) for use in uses):
+            if uses and all(_is_end(use) for use in uses):
                 yield hit(scope, call, "only a part of the sorted elements is read: use `torch.topk`")
 
 
@@ -204,7 +204,7 @@ def _is_member(parent: ast.expr, node: ast.expr) -> bool:
     return isinstance(parent, ast.Subscript) and parent.value is node and integer(parent.slice) in (0, 1)
 
 
-def _is_end(use: ast.AST, scope: Scope) -> bool:
+def _is_end(use: ast.AST) -> bool:
     """Return whether the use is a slice up to a number of elements, or of the last ones: ``x[:, :k]``."""
     if not isinstance(use, ast.Subscript) or not isinstance(use.ctx, ast.Load):
         return False

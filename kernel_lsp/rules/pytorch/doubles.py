@@ -236,7 +236,7 @@ def _is_converted(call: ast.Call, scope: Scope) -> bool:
     while isinstance(attribute := scope.parents.get(id(node)), ast.Attribute):
         node = scope.parents.get(id(attribute), attribute)
         if not isinstance(node, ast.Call) or attribute.attr not in _KEEP_DTYPE:
-            is_move = attribute.attr == "to" and isinstance(node, ast.Call) and _is_only_moved(node, scope)
+            is_move = attribute.attr == "to" and isinstance(node, ast.Call) and _is_only_moved(node)
             if not is_move:
                 return True
     return False
@@ -245,7 +245,7 @@ def _is_converted(call: ast.Call, scope: Scope) -> bool:
 _KEEP_DTYPE = frozenset(("cuda", "unsqueeze", "reshape", "view", "contiguous", "clone", "pin_memory", "t", "transpose"))
 
 
-def _is_only_moved(call: ast.Call, scope: Scope) -> bool:
+def _is_only_moved(call: ast.Call) -> bool:
     """Return whether ``.to(...)`` is given a device alone: ``"cuda"``, ``x.device`` or a name of one."""
     given = [*call.args, *(each.value for each in call.keywords if each.arg != "non_blocking")]
     return all(

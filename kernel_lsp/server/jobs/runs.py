@@ -13,7 +13,7 @@ from typing import Any
 from pygls.exceptions import JsonRpcInvalidParams
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
-from kernel_lsp.core.recording import HotSpot, Recording, Speedup, rank_hot_spots
+from kernel_lsp.core.recording import HotSpot, Speedup, rank_hot_spots
 from kernel_lsp.engine.hot_spots import recorded_name, speedups_of
 from kernel_lsp.engine.messages import GetReport, ListRuns, ReportPage, Request, RunList, RunSummary
 from kernel_lsp.errors import TargetError
@@ -134,13 +134,13 @@ def hot_spots(state: State, workspace: Path, runs: Iterable[RunSummary]) -> prot
         return protocol.HotSpotsResult([], problem=str(error))
     if recording is None:
         return protocol.HotSpotsResult([])
-    speedups = _rooflines(state, workspace, recording) | speedups_of(runs, workspace)
+    speedups = _rooflines(state, workspace) | speedups_of(runs, workspace)
     items = [_hot_spot(spot, workspace) for spot in rank_hot_spots(recording, speedups)]
     found = [item for item in items if item is not None]
     return protocol.HotSpotsResult(found, " ".join(recording.command), recording.date)
 
 
-def _rooflines(state: State, workspace: Path, recording: Recording) -> dict[str, Speedup]:
+def _rooflines(state: State, workspace: Path) -> dict[str, Speedup]:
     """Return the distance from the speed of light of those targets that have an estimate."""
     found = {}
     for document in state.documents:

@@ -114,7 +114,7 @@ class Caller(Calculator):
     def _atomic(self, name: str, given: list[Node]) -> Value:
         values = [self.value(each) for each in given]
         if values[0].memory is not None:
-            place = self._at(replace(values[0], dims=()), Value(0), given[0])
+            place = self._at(replace(values[0], dims=()), Value(0))
             target = given[0].child_by_field_id(fields.ARGUMENT) if given[0].type == "pointer_expression" else None
             if target is not None:
                 exact = self.place(target)
@@ -133,7 +133,7 @@ class Caller(Calculator):
             return False
         self.value(given[1])
         for element in range(size // base.memory.width):
-            place = self._at(replace(base, dims=()), Value(element), given[0])
+            place = self._at(replace(base, dims=()), Value(element))
             if isinstance(place, Place):
                 self.access(place, "write", given[0])
         return True
@@ -150,7 +150,7 @@ class Caller(Calculator):
         ):
             return self.retyped(self.value(given[0]), last)
         if last.startswith("__ld") and given:
-            return self.load(self._at(self.value(given[0]), Value(0), given[0]), given[0])
+            return self.load(self._at(self.value(given[0]), Value(0)), given[0])
         if _WARP_CALLS.fullmatch(name) or (
             function is not None and function.type == "field_expression" and "shfl" in name
         ):

@@ -215,12 +215,12 @@ class Calculator(Looper):
         sign = "" if operator is None else operator.type
         one = self.value(left)
         if sign in ("&&", "||"):
-            return self._connected(sign, one, left, right)
+            return self._connected(sign, one, right)
         two = self.value(right)
         self.spend(self.n_threads if one.differs or two.differs else 1)
         return applied(sign, one, two)
 
-    def _connected(self, sign: str, one: Value, left: Node | None, right: Node | None) -> Value:
+    def _connected(self, sign: str, one: Value, right: Node | None) -> Value:
         """Return ``a && b``, where b is evaluated by the threads that a leaves."""
         before, origins = self.mask, self.origins
         two, count = UNKNOWN, len(self.conditions)
@@ -272,9 +272,9 @@ class Calculator(Looper):
         if left is None:
             return UNKNOWN
         value = self.value(right)
-        return self.store(left, value, sign, node)
+        return self.store(left, value, sign)
 
-    def store(self, left: Node, value: Value, sign: str, node: Node) -> Value:
+    def store(self, left: Node, value: Value, sign: str) -> Value:
         """Assign to a variable or an element; with ``+=`` it is read first."""
         found = self.place(left)
         while isinstance(found, Cell) and found.place is not None:
@@ -301,7 +301,7 @@ class Calculator(Looper):
             return UNKNOWN
         sign = "+=" if "++" in self.source(node) else "-="
         old = self.value(inner) if self.source(node).endswith(("++", "--")) else None
-        new = self.store(inner, Value(1), sign, node)
+        new = self.store(inner, Value(1), sign)
         return new if old is None else old
 
     # places
@@ -318,7 +318,7 @@ class Calculator(Looper):
             return self._member(node)
         if kind == "pointer_expression" and not self.source(node).startswith("&"):
             pointer = self.value(node.child_by_field_id(fields.ARGUMENT))
-            return self._at(pointer, Value(0), node)
+            return self._at(pointer, Value(0))
         if kind == "call_expression":
             found = self.call(node, is_place=True)
             return Cell(found) if isinstance(found, Value) else found
@@ -394,7 +394,7 @@ class Calculator(Looper):
         if isinstance(found, Place):
             return Place(found.memory, found.address, found.width, f"{found.member}.{member}", found.problem)
         if found.value.memory is not None:
-            return self._at(found.value, Value(0), node)
+            return self._at(found.value, Value(0))
         if member not in found.members:
             found.members[member] = Cell(unknown(found.value) if found.value.differs else self.fresh())
         return found.members[member]
@@ -414,7 +414,7 @@ class Calculator(Looper):
             return Cell(UNKNOWN)
         found = self.place(owner)
         base = self._pointer(found, owner)
-        return self._at(base, self.value(indices.named_children[0]), node)
+        return self._at(base, self.value(indices.named_children[0]))
 
     def _pointer(self, found: Cell | Place, node: Node) -> Value:
         """Return the pointer that is subscripted; one that nothing is known of points to memory of its own."""
@@ -462,7 +462,7 @@ class Calculator(Looper):
         number = found.number if isinstance(found, Value) and not found.origins else None
         return number if isinstance(number, int) else None
 
-    def _at(self, base: Value, index: Value, node: Node) -> Place:
+    def _at(self, base: Value, index: Value) -> Place:
         """Return the element of an array or pointer at an index."""
         if base.memory is None:
             base = Value(0 if not base.differs else None, base.origins, base.differs, Memory("*", "global", 4))

@@ -26,19 +26,19 @@ class Looper(Machine):
         initializer = node.child_by_field_name("initializer")
         self.run(initializer)
         update = node.child_by_field_name("update")
-        self._loop(node, node.child_by_field_id(fields.CONDITION), node.child_by_field_id(fields.BODY), update)
+        self._loop(node.child_by_field_id(fields.CONDITION), node.child_by_field_id(fields.BODY), update)
         self.frame.scopes.pop()
 
     def _run_while_statement(self, node: Node) -> None:
         self.frame.scopes.append({})
         clause = node.child_by_field_id(fields.CONDITION)
         condition = clause.named_children[-1] if clause is not None and clause.named_children else clause
-        self._loop(node, condition, node.child_by_field_id(fields.BODY), None)
+        self._loop(condition, node.child_by_field_id(fields.BODY), None)
         self.frame.scopes.pop()
 
     def _run_do_statement(self, node: Node) -> None:
         body = node.child_by_field_id(fields.BODY)
-        self._loop(node, node.child_by_field_id(fields.CONDITION), body, None, is_behind=True)
+        self._loop(node.child_by_field_id(fields.CONDITION), body, None, is_behind=True)
 
     def _run_for_range_loop(self, node: Node) -> None:
         name = node.child_by_field_id(fields.DECLARATOR)
@@ -48,9 +48,7 @@ class Looper(Machine):
         self.run(node.child_by_field_id(fields.BODY))
         self.frame.scopes.pop()
 
-    def _loop(
-        self, node: Node, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False
-    ) -> None:
+    def _loop(self, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False) -> None:
         entered, origins = self.threads(), self.origins
         loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
         loop.n_exchanges = self.n_exchanges
