@@ -30,7 +30,8 @@ from kernel_lsp.core.task import Graph, Task, TensorType
 from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.estimate import time_floor
 from kernel_lsp.gpu.specs import find_gpu
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, OperationName
+from kernel_lsp.process.case_files import CaseFiles, CaseTensor
+from kernel_lsp.process.worker_client import OperationName
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.model.cases import captured_sizes, graph_of, shapes_for
 from kernel_lsp.verify.session.session import Session

@@ -49,7 +49,8 @@ from kernel_lsp.source.extraction import OWN, SIZES, extract
 from kernel_lsp.source.python_file import import_line, import_style, read_python_file
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.selection import select
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.devices.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel

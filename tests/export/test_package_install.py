@@ -14,7 +14,7 @@ import pytest
 
 from kernel_lsp.config import default_cache_directory
 from kernel_lsp.export.package.project import SOURCES
-from kernel_lsp.toolchain.nvrtc.compile import content_key
+from kernel_lsp.toolchain.nvrtc.build_cache import content_key
 
 from .other_samples import LINEAR_RELU, RMS_NORM
 from .packages import written

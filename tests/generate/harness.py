@@ -25,7 +25,7 @@ from kernel_lsp.plan.checking import check as check_plan
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.plan.renaming import chained_backward
-from kernel_lsp.process.worker_client import CaseTensor
+from kernel_lsp.process.case_files import CaseTensor
 from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor, RunOptions
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler

@@ -32,7 +32,8 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.interpreter import site_packages
 from kernel_lsp.ptx.executor import KernelFactsOfPtx
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped

@@ -14,7 +14,8 @@ import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
 from kernel_lsp.process.atomic_files import write_atomically
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, BuildRequest, Compiler, content_key
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache, content_key
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 
 KERNEL = "__global__ void k(float* x) { x[0] = 1; }"

@@ -8,7 +8,8 @@ import pytest
 
 from kernel_lsp.core.verdict import BuildFailed, Built
 from kernel_lsp.toolchain.nvrtc import compile as rules
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, compile_cuda
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain
 from kernel_lsp.worker.shipped import cuda_runtime
 

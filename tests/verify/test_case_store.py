@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.process.worker_client import CaseFiles, CaseOutput, CaseTensor, Rounding
+from kernel_lsp.process.case_files import CaseFiles, CaseOutput, CaseTensor, Rounding
 from kernel_lsp.verify.cpu.prepared import LoadedKernel
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle import case_store

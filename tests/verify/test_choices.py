@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.process.worker_client import CaseTensor, ChosenFrom, Rounding
+from kernel_lsp.process.case_files import CaseTensor, ChosenFrom, Rounding
 from kernel_lsp.verify.oracle.compare import Choice, Expectation, choice_total, compare, is_within_budget
 
 VALUES = np.array([[0.0, 9.0, 9.0, 1.0, 9.0], [4.0, 3.0, 2.0, 1.0, 0.0]])

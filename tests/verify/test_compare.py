@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.process.case_files import Rounding
 from kernel_lsp.verify.oracle.compare import Expectation, InputTraits, compare, is_within_budget
 from kernel_lsp.verify.oracle.compare_chunks import CHUNK_ELEMENTS
 from kernel_lsp.verify.oracle.narrow_rounding import nearest

@@ -10,7 +10,7 @@ import pytest
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Mismatch
-from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.process.case_files import Rounding
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.oracle.judgement import judge_outputs
 

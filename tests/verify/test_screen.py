@@ -13,7 +13,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.cpu.executor_checks import screen, screened_cases
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
 from kernel_lsp.verify.model.cases import Case, Plan

@@ -17,8 +17,9 @@ from typing import Any
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import ScalarInput, TargetKind, TargetSource, Task, TensorInput
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.interpreter import find_python
-from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.process.worker_client import Worker
 
 PRELUDE = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.errors import InternalError
-from kernel_lsp.process.worker_client import CaseFiles, CaseOutput, CaseTensor, ChosenFrom
+from kernel_lsp.process.case_files import CaseFiles, CaseOutput, CaseTensor, ChosenFrom
 from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, tensor

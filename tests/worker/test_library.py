@@ -10,7 +10,8 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.errors import TargetError
-from kernel_lsp.process.worker_client import CaseTensor, Worker
+from kernel_lsp.process.case_files import CaseTensor
+from kernel_lsp.process.worker_client import Worker
 from tests.worker.capturing import with_worker
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.oracle.arrays import map_array
 from kernel_lsp.worker.oracle.sampling import _random_slices, _ranges
 from tests.worker.capturing import capture_text, make_case, tensor

@@ -28,7 +28,7 @@ from kernel_lsp.source.extension import LAUNCH_HELPER, SplitExtension, split_ext
 from kernel_lsp.toolchain.extension.facts import MODULE_NAME, ExtensionBuilt, ExtensionFacts, keep, read_kept
 from kernel_lsp.toolchain.extension.headers import ALL_OPERATORS, Headers, headers_for, lean_text, may_lack_a_header
 from kernel_lsp.toolchain.extension.tools import ExtensionTools
-from kernel_lsp.toolchain.nvrtc.compile import content_key
+from kernel_lsp.toolchain.nvrtc.build_cache import content_key
 
 FORMAT = "5"
 """Cache format, raised when cached builds become outdated."""

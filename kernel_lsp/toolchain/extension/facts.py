@@ -13,7 +13,7 @@ from typing import Literal
 
 from kernel_lsp.core.model import Noun
 from kernel_lsp.process.atomic_files import write_atomically
-from kernel_lsp.toolchain.nvrtc.compile import content_key
+from kernel_lsp.toolchain.nvrtc.build_cache import content_key
 
 MODULE_NAME = "kernel_lsp_extension"
 """Module name of every extension: a precompiled header is valid for one value of this macro only."""

@@ -22,8 +22,9 @@ from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, Stalled, TimedOut, Unsupported
 from kernel_lsp.errors import TargetError
 from kernel_lsp.gpu.specs import GpuSpec
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx.executor import (
     DEFAULT_MAX_INSTRUCTIONS,
     BlockSample,

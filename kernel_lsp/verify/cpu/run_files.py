@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, BoundOperation, BoundStep, BoundTensor, TensorArgument
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
+from kernel_lsp.process.case_files import CaseFiles, CaseTensor
 from kernel_lsp.ptx.executor import WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, BufferFile, written_ranges
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.oracle.arrays import EXACT_POISON_BYTES, POISON_BYTE, write_poison

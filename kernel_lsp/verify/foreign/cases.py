@@ -29,7 +29,7 @@ from kernel_lsp.core.verdict import (
     TimedOut,
     Unsupported,
 )
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost

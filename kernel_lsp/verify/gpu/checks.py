@@ -15,7 +15,7 @@ from kernel_lsp.core.plan import BoundLibraryStep, BoundOperation
 from kernel_lsp.core.verdict import Built, CheckOutcome, Unsupported
 from kernel_lsp.errors import ConnectionLostError, KernelLspError
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer

@@ -16,7 +16,8 @@ import numpy as np
 from kernel_lsp.core.task import Task
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, ChosenFrom, Worker
+from kernel_lsp.process.case_files import CaseFiles, CaseTensor, ChosenFrom
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
 from kernel_lsp.verify.oracle.arrays import map_array, map_mask
 from kernel_lsp.verify.oracle.compare import Choice, Expectation

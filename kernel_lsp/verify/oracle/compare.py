@@ -16,7 +16,7 @@ import numpy as np
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import TensorError
-from kernel_lsp.process.worker_client import ChosenFrom, Rounding, Slices
+from kernel_lsp.process.case_files import ChosenFrom, Rounding, Slices
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.oracle.arrays import decode
 from kernel_lsp.verify.oracle.compare_chunks import (

@@ -35,9 +35,9 @@ from kernel_lsp.gpu.floor import added_bases
 from kernel_lsp.gpu.launch import SECTOR_BYTES, occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.confinement import Confinement
 from kernel_lsp.process.profiles import profiler_confinement
-from kernel_lsp.process.worker_client import CaseFiles
 from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase

@@ -21,10 +21,11 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundOperation, TensorArgument
 from kernel_lsp.core.profile import KernelBound, KernelProfile, LineProfile, ToolRun
 from kernel_lsp.core.verdict import KernelFacts
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.confinement import Confinement, SandboxLevel
 from kernel_lsp.process.profiles import linter_confinement
 from kernel_lsp.process.supervisor import ProcessResult, run, scrubbed_environment
-from kernel_lsp.process.worker_client import WORKER_PROGRAM, CaseFiles
+from kernel_lsp.process.worker_client import WORKER_PROGRAM
 from kernel_lsp.toolchain.tools import ncu as nsight
 from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.clang_tidy import parse_tidy, tidy_command

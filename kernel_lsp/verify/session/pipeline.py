@@ -17,7 +17,8 @@ from kernel_lsp.core.verdict import BuildFailed, Built, CheckOutcome, Rejected, 
 from kernel_lsp.errors import KernelLspError, PlanError
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.process.case_files import CaseFiles
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.nvrtc.compile import Compiler

@@ -31,7 +31,8 @@ from kernel_lsp.source.cuda import kernel_signatures, parsed_source, without_com
 from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, BuildRequest, Compiler
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.diagnostics import compiler_findings, kernel_facts
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 from kernel_lsp.verify.devices.building import names_without_sizes

@@ -26,7 +26,8 @@ from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.ssh import Machine
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.toolchain.nvrtc.compile import BuildCache, Compiler
+from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
+from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.cpu.prepared import CpuDevice
 from kernel_lsp.verify.devices.building import build_ahead

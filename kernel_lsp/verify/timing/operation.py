@@ -29,7 +29,8 @@ from kernel_lsp.errors import SettingError
 from kernel_lsp.gpu.estimate import time_floor
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.process.worker_client import CaseFiles, OperationName
+from kernel_lsp.process.case_files import CaseFiles
+from kernel_lsp.process.worker_client import OperationName
 from kernel_lsp.verify.timing.baselines import MODES, Baselines, Job, hash_of
 from kernel_lsp.verify.timing.result import (
     CandidateBroke,

@@ -20,7 +20,8 @@ import numpy as np
 from kernel_lsp.core.measurement import Claim, ClockSummary, Comparison, Measurement, Ratio
 from kernel_lsp.core.plan import BoundOperation
 from kernel_lsp.core.verdict import Crashed, Unsupported
-from kernel_lsp.process.worker_client import CaseFiles, OperationName
+from kernel_lsp.process.case_files import CaseFiles
+from kernel_lsp.process.worker_client import OperationName
 from kernel_lsp.verify.timing.rounds import (
     FAR_APART,
     GRAPH,

@@ -27,7 +27,7 @@ MAX_POWER = 20
 def rounding(expected: torch.Tensor, native: torch.Tensor, perturbed: torch.Tensor | None) -> dict[str, Any]:
     """Return the distances of PyTorch's result, and of the reference on perturbed inputs, from the fp64 reference. Only
     elements that are finite in both results count; the reference's norm also includes those for which PyTorch has NaN.
-    The fields are those of `kernel_lsp.process.worker_client.Rounding`."""
+    The fields are those of `kernel_lsp.process.case_files.Rounding`."""
     reference, values = expected.double(), native.double()
     moved = reference if perturbed is None else perturbed.double()
     if all(map(is_finite, (reference, values, moved))):

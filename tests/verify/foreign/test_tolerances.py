@@ -12,7 +12,7 @@ from kernel_lsp.config import ToleranceName, load_settings
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Verdict
-from kernel_lsp.process.worker_client import Rounding
+from kernel_lsp.process.case_files import Rounding
 from kernel_lsp.verify.foreign.cases import describe_tolerance, judge_elementwise
 from kernel_lsp.verify.foreign.check import NO_KERNEL, contract_of
 from kernel_lsp.verify.oracle.compare import Expectation

@@ -15,8 +15,9 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
+from kernel_lsp.process.case_files import CaseFiles, CaseTensor, Rounding, Slices
 from kernel_lsp.process.confinement import SandboxLevel
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor, Rounding, Slices, Worker
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild

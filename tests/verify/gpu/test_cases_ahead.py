@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kernel_lsp.core.candidate import Candidate, Origin
-from kernel_lsp.process.worker_client import CaseFiles, Worker
+from kernel_lsp.process.case_files import CaseFiles
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.session import pipeline
 from kernel_lsp.verify.session.session import Session

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kernel_lsp.core.verdict import CheckOutcome, Crashed, Unsupported
-from kernel_lsp.process.worker_client import CaseFiles
+from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, on_one_of
 from kernel_lsp.verify.gpu.device import GpuDevice, Load

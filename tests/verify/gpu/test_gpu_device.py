@@ -14,8 +14,9 @@ import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.errors import ConnectionLostError, EnvironmentProblem
+from kernel_lsp.process.case_files import Slices
 from kernel_lsp.process.supervisor import Overran
-from kernel_lsp.process.worker_client import Slices, Worker
+from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu import device as gpu_device
 from kernel_lsp.verify.gpu import prepared as gpu_prepared

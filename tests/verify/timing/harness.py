@@ -16,8 +16,8 @@ from kernel_lsp.core.measurement import Comparison
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Task, TaskTensor, TensorType
 from kernel_lsp.errors import TargetError
+from kernel_lsp.process.case_files import CaseFiles, CaseTensor
 from kernel_lsp.process.supervisor import Answered, Conversation
-from kernel_lsp.process.worker_client import CaseFiles, CaseTensor
 from kernel_lsp.verify.timing.baseline_cache import BaselineCache
 from kernel_lsp.verify.timing.baselines import Baselines
 from kernel_lsp.verify.timing.operation import OperationTimer
