@@ -101,8 +101,8 @@ def is_grad_enabled():
 target = types.SimpleNamespace(seen={}, rests=False)
 recorder = types.SimpleNamespace(
     call=lambda target, owner, function, args, kwargs: function(*args),
-    gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,),
-    torch=types.SimpleNamespace(is_grad_enabled=is_grad_enabled),
+    gate=[1 << 30], granted=calls.Granted(), compiling=lambda: False, traced=lambda: False,
+    tensor_types=(torch.Tensor,), torch=types.SimpleNamespace(is_grad_enabled=is_grad_enabled),
 )
 wrapper = calls.wrapped(lambda x: x, target, recorder)
 x, other = torch.ones(3), torch.ones(3, dtype=torch.float64)
@@ -149,7 +149,8 @@ for place in range(CYCLE):
     target = types.SimpleNamespace(seen={}, rests=False)
     usual, other = types.SimpleNamespace(n_calls=0), types.SimpleNamespace(n_calls=0)
     recorder = types.SimpleNamespace(
-        call=lambda *_: None, gate=[1 << 30], compiling=lambda: False, tensor_types=(torch.Tensor,), torch=torch
+        call=lambda *_: None, gate=[1 << 30], granted=calls.Granted(), compiling=lambda: False, traced=lambda: False,
+        tensor_types=(torch.Tensor,), torch=torch,
     )
     wrapper = calls.wrapped(lambda x, scale: x, target, recorder)
     for scale, found in ((1.0, usual), (0.5, other)):
@@ -157,7 +158,8 @@ for place in range(CYCLE):
     for step in range(64 * CYCLE):
         wrapper(x, 0.5 if step % CYCLE == place else 1.0)
     assert other.n_calls, f"call {place} of each {CYCLE}"
-    assert usual.n_calls + other.n_calls == 64 * CYCLE
+    recorder.granted.settle(recorder.gate)
+    assert usual.n_calls + other.n_calls == 64 * CYCLE == (1 << 30) - recorder.gate[0]
 """
 
 
@@ -238,3 +240,61 @@ def test_rests_change_no_counts(tmp_path: Path, kind: str) -> None:
     outermost = {} if kind == "nested" else {"x=f32[3, 4]": 600}
     assert calls["scale"] == {"x=f32[2, 4]": 600, "x=f32[5, 4]": 6, **outermost}
     assert n_steps == {"training": 600, "inference": 1206, "nested": 606}[kind]
+
+
+OFTEN = """
+import importlib, json, sys
+import torch
+import _kernel_lsp_calls as calls, _kernel_lsp_recorder as recorders
+
+n_signatures, n_timed, taken = 0, 0, calls.signature
+
+def signature(*parts):
+    global n_signatures
+    n_signatures += 1
+    return taken(*parts)
+
+class Sample(calls.Sample):
+    def __init__(self, *given):
+        global n_timed
+        n_timed += 1
+        super().__init__(*given)
+
+calls.signature = recorders.signature = signature
+recorders.Sample = Sample
+recorder = recorders.Recorder(sys.argv[1], sys.argv[1], 0)
+sys.meta_path.insert(0, recorders.Finder(recorder))
+recorder.install(torch)
+small = importlib.import_module("small")
+x, written, ahead, (target,) = torch.ones(3), recorder.write, [], recorder.targets.values()
+
+def write(is_last):
+    ahead.append(target.n_calls - step - 1)
+    written(is_last)
+
+recorder.write = write
+for step in range(N_CALLS):
+    small.scale(x if step % 997 else torch.ones(4))
+    if step == N_CALLS // 2:
+        before, recorder.flushed = (n_signatures, n_timed), -100.0
+recorder.finish()
+found = sorted(c.n_calls for c in target.configurations.values())
+print(json.dumps([found, recorder.n_steps, n_signatures - before[0], n_timed - before[1], max(ahead)]))
+"""
+
+
+def test_a_function_seen_often_costs_less_at_each_call_and_each_is_counted(tmp_path: Path) -> None:
+    """Calls of another shape between them are counted for their own configuration, and no part has calls to come."""
+    n_calls = 60_000
+    (tmp_path / "small.py").write_text("def scale(x):\n    return x\n")
+    path = os.pathsep.join((str(INJECTED), str(tmp_path)))
+    command = [sys.executable, "-c", OFTEN.replace("N_CALLS", str(n_calls)), str(tmp_path)]
+    ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    counts, n_steps, n_signatures, n_timed, ahead = json.loads(ran.stdout)
+    n_others = len(range(0, n_calls, 997))
+    assert counts == [n_others, n_calls - n_others]
+    assert n_steps == n_calls
+    assert n_signatures < n_calls / 2 / 7
+    assert n_timed <= n_calls / 2 / 1024 + 1
+    assert ahead <= 0, "a part that is written meanwhile has no calls to come"

@@ -24,6 +24,7 @@ from _kernel_lsp_calls import (
     SCALARS,
     Budget,
     Configuration,
+    Granted,
     Run,
     Sample,
     Target,
@@ -79,10 +80,9 @@ class Recorder:
         self.streaks = {}
         """A streak of calls for each module of a class, by their ids; see `wrapped_module`."""
         self.is_on, self.has_optimizer, self.has_nested, self.depth, self.n_steps = True, False, False, 0, 0
-        self.gate, self.n_granted = [0], 0
+        self.gate, self.granted, self.n_granted = [0], Granted(), 0
         """The calls that may pass without a description, shared with the wrappers, and those granted as steps."""
-        self.sample, self.pending, self.totals, self.warm = None, [], Totals(), Totals()
-        self.budget = Budget()
+        self.sample, self.pending, self.totals, self.warm, self.budget = None, [], Totals(), Totals(), Budget()
         self.on_cuda, self.device, self.error, self.thread, self.n_main = False, "cpu", "", None, 0
         self.started = self.flushed = time.perf_counter()
 
@@ -99,6 +99,7 @@ class Recorder:
         self.torch, self.has_torch, self.thread = torch, True, threading.get_ident()
         compiler = getattr(torch, "compiler", None)
         self.compiling = getattr(compiler, "is_compiling", None) or (lambda: False)
+        self.traced = getattr(compiler, "is_dynamo_compiling", None) or self.compiling  # a third of its time
         self.grad_enabled = torch.is_grad_enabled
         functorch = getattr(torch._C, "_functorch", None)
         self.in_transform = getattr(functorch, "peek_interpreter_stack", None) or (lambda: None)
@@ -217,6 +218,7 @@ class Recorder:
             self.gate[0] = self.n_granted = untimed_after(self.n_steps)
 
     def _close_gate(self):
+        self.granted.settle(self.gate)
         if self.n_granted:
             self.n_steps += self.n_granted - self.gate[0]
         self.gate[0] = self.n_granted = 0
@@ -273,6 +275,7 @@ class Recorder:
         self.depth += 1
         begun = None
         if self.depth == 1:
+            self.granted.settle(self.gate)
             begun = self.guarded(self.rests.begin_call)
             self._open_gate()
         try:
@@ -296,6 +299,7 @@ class Recorder:
         finally:
             self.depth -= 1
             if not self.depth:
+                self.granted.settle(self.gate)
                 if begun is not None and self.sample is None and self.is_on and not self.steps:
                     self.guarded(self.rests.end_call, target, counted, begun)
                 self._open_gate()
