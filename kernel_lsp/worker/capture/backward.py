@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from .decomposed import DECOMPOSED
+from .decomposed import FOR_AUTOGRAD
 from .program import RECURRENT, Program, quiet, user_outputs
 
 GRADIENT = "grad_"
@@ -84,10 +84,10 @@ class _Traced(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Run recurrent layers as PyTorch's decompositions, and circular padding as a concatenation: PyTorch's own code
-        changes tensors in place, which a trace loses."""
+        changes tensors in place, which a trace loses. Others are written for autograd, too."""
         from torch._decomp import decomposition_table
 
-        table = decomposition_table if target in RECURRENT else DECOMPOSED
+        table = decomposition_table if target in RECURRENT else FOR_AUTOGRAD
         function = table.get(target, target)
         is_circular = target is torch.ops.aten.pad.default and "circular" in (*args[2:3], kwargs.get("mode"))
         return super().call_function(_padded_circularly if is_circular else function, args, kwargs)

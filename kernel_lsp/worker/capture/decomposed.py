@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import torch
@@ -142,6 +143,49 @@ def _highest(rows: torch.Tensor, offsets: torch.Tensor, bag: torch.Tensor, count
     return rows.gather(0, first)
 
 
+def gru_cell(value: torch.Tensor, state: torch.Tensor, *parameters: Any) -> torch.Tensor:
+    """Return the (batch, units) next state."""
+    of_value, of_state = _projections(value, state, *parameters)
+    reset, update, new = of_value.chunk(3, 1)
+    reset_state, update_state, new_state = of_state.chunk(3, 1)
+    candidate = torch.tanh(new + torch.sigmoid(reset + reset_state) * new_state)
+    return candidate + torch.sigmoid(update + update_state) * (state - candidate)
+
+
+def lstm_cell(
+    value: torch.Tensor, states: Sequence[torch.Tensor], *parameters: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next hidden state and cell state, (batch, units) each."""
+    of_value, of_state = _projections(value, states[0], *parameters)
+    taken, kept, new, shown = (of_value + of_state).chunk(4, 1)
+    cell = torch.sigmoid(kept) * states[1] + torch.sigmoid(taken) * torch.tanh(new)
+    return torch.sigmoid(shown) * torch.tanh(cell), cell
+
+
+def _projections(
+    value: torch.Tensor,
+    state: torch.Tensor,
+    weight: torch.Tensor,
+    state_weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    state_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    linear = torch.nn.functional.linear
+    return linear(value, weight, bias), linear(state, state_weight, state_bias)
+
+
+def weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """Return the weight whose slices along `dim` have the direction's direction and the given length."""
+    others = [axis for axis in range(direction.dim()) if axis != dim % direction.dim()]
+    axes = others if dim != -1 else list(range(direction.dim()))
+    return direction * (length / torch.linalg.vector_norm(direction, 2, axes, keepdim=True))
+
+
+def cdist(left: torch.Tensor, right: torch.Tensor, p: float = 2.0, compute_mode: int | None = None) -> torch.Tensor:
+    """Return the (..., rows, rows) distances. The norm's gradient is 0 where a distance is."""
+    return torch.linalg.vector_norm(left.unsqueeze(-2) - right.unsqueeze(-3), p, -1)
+
+
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     own = {
@@ -157,3 +201,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 DECOMPOSED = _decompositions()
 """By operator of the user's code, as `torch.export` has it."""
+FOR_AUTOGRAD: dict[Any, Callable[..., Any]] = {
+    **DECOMPOSED,
+    torch.ops.aten._weight_norm.default: weight_norm,
+    torch.ops.aten.affine_grid_generator.default: decomposition_table[torch.ops.aten.affine_grid_generator.default],
+    torch.ops.aten.cdist.default: cdist,
+    torch.ops.aten.gru_cell.default: gru_cell,
+    torch.ops.aten.lstm_cell.default: lstm_cell,
+}
+"""Also those of which PyTorch's own code has no gradient to trace: it changes tensors in place, or asks for concrete
+sizes."""

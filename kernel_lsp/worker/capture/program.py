@@ -116,6 +116,24 @@ def _replace(graph: Any, node: Any, order: dict[Any, int]) -> None:
             user.replace_input_with(changed, new)
 
 
+def replace_copies(graph: Any) -> None:
+    """Replace each copy, which an assignment to a slice writes, by its source: `copy` has no derivative."""
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.copy.default:
+            continue
+        target, source = node.args[:2]
+        wanted, given = target.meta["val"], source.meta["val"]
+        with graph.inserting_before(node):
+            if given.dtype != wanted.dtype:
+                source = graph.call_function(torch.ops.aten._to_copy.default, (source,), {"dtype": wanted.dtype})
+                source.meta = dict(node.meta, val=given.to(wanted.dtype))
+            if list(given.shape) != list(wanted.shape):
+                source = graph.call_function(torch.ops.aten.expand_as.default, (source, target))
+                source.meta = dict(node.meta)
+        node.replace_all_uses_with(source)
+        graph.erase_node(node)
+
+
 RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
 """Recurrent layers, which a captured forward keeps whole."""
 KEYS = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
@@ -240,6 +258,9 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         needs_tracing = _needs_rewriting(exported) and not without_in_place(exported)
         functional = exported.run_decompositions({}) if needs_tracing else exported
+        if needs_tracing:
+            replace_copies(functional.graph_module.graph)
+            functional.graph_module.recompile()
         core = exported.run_decompositions(decompositions())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
