@@ -68,6 +68,8 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
                 traced = tracer(list(values), gradients)
     traced.graph.eliminate_dead_code()
     results = list(next(node for node in reversed(traced.graph.nodes) if node.op == "output").args[0])
+    if all(result is None for result in results):
+        raise TargetFailure("it has no backward: no output has a gradient with respect to an input or a parameter")
     n_forward = sum(node.name in forward_nodes for node in traced.graph.nodes)
     return BackwardProgram(traced, results, list(wanted), floating, n_forward)
 
