@@ -185,8 +185,11 @@ def _with_eleven_bits(e: Emitter, value: str) -> str:
     return e.op(f"select i1 {e.op(f'fcmp uno float {value}, {value}')}, float {value}, float {coarse}")
 
 
+INFINITY_BITS = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}
+
+
 def sign_change(e: Emitter, i: Instruction) -> None:
-    """Translate `neg` and `abs` on the bits, so that NaN keeps its payload."""
+    """Translate `neg` and `abs` on the bits. `abs` keeps the payload of a NaN."""
     kind = i.types()[-1]
     if i.has("ftz") and kind == "f32":
         (value,) = read_floats(e, i.operands[1], kind, ftz=True)
@@ -194,12 +197,27 @@ def sign_change(e: Emitter, i: Instruction) -> None:
     else:
         value = e.read(i.operands[1], f"i{WIDTH_BITS[kind]}")
     width = WIDTH_BITS[kind]
-    signs = 0x80008000 if kind.endswith("x2") else 1 << (width - 1)
     if i.opcode == "neg":
-        result = e.op(f"xor i{width} {value}, {signs}")
+        result = negated(e, value, kind)
     else:
+        signs = 0x80008000 if kind.endswith("x2") else 1 << (width - 1)
         result = e.op(f"and i{width} {value}, {signs ^ ((1 << width) - 1)}")
     e.write(i.operands[0], result, f"i{width}")
+
+
+def negated(e: Emitter, value: str, kind: str) -> str:
+    """Return one or two numbers with the other sign. A NaN becomes that of a GPU's arithmetic, as the hardware negates
+    by an addition: its sign flipped, it would be all ones, and pass for unwritten memory."""
+    if kind.endswith("x2"):
+        halves = [e.coerce(value, "i32", "i16"), e.op(f"trunc i32 {e.op(f'lshr i32 {value}, 16')} to i16")]
+        return join(e, *(negated(e, half, kind.removesuffix("x2")) for half in halves))
+    width, infinity = f"i{WIDTH_BITS[kind]}", INFINITY_BITS.get(kind)
+    sign = 1 << (WIDTH_BITS[kind] - 1)
+    changed = e.op(f"xor {width} {value}, {sign}")
+    if infinity is None:
+        return changed
+    is_nan = e.op(f"icmp ugt {width} {e.op(f'and {width} {value}, {sign - 1}')}, {infinity}")
+    return e.op(f"select i1 {is_nan}, {width} {sign - 1}, {width} {changed}")
 
 
 def minimum_or_maximum(e: Emitter, i: Instruction) -> None:
