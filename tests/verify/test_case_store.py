@@ -25,9 +25,12 @@ ROUNDING = Rounding(1, 1.0, 0.0, 0.0, 0.0, 0.0)
 
 class Gpu:
     index = 3
+    n_turns = 0
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
+        self.n_turns += 1
+        await asyncio.sleep(0)
         yield
 
 
@@ -69,6 +72,15 @@ async def test_a_large_given_case_is_described_for_workers_and_written_for_other
         await store.get(CASE)
     assert [(asked["may_describe"], asked["gpu"]) for asked in worker.asked] == [(True, 3), (False, 3)]
     assert len({asked["directory"] for asked in worker.asked}) == 2
+
+
+async def test_cases_of_a_check_share_a_turn_on_the_gpu(worker: AskedWorker, tmp_path: Path) -> None:
+    """Beside two other commands on the GPU each of 45 references waited for both of them."""
+    gpu, cases = Gpu(), [replace(CASE, seed=seed) for seed in range(3)]
+    store = store_of(worker, tmp_path, gpu)
+    store.begin_in_order(cases, [])
+    await store.idle()
+    assert (len(worker.asked), gpu.n_turns) == (3, 1)
 
 
 async def test_a_described_case_has_expectations_of_its_own(

@@ -6,10 +6,9 @@ import asyncio
 import itertools
 import math
 from collections.abc import Container, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from kernel_lsp.verify.model.cases import Case, graph_of, shapes_for
 from kernel_lsp.verify.oracle.arrays import map_array, map_mask
 from kernel_lsp.verify.oracle.compare import Choice, Expectation
 from kernel_lsp.verify.oracle.narrow_rounding import with_one_answer
+from kernel_lsp.verify.oracle.shared_turn import SharedGpu, SharedTurn
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,6 @@ class NoCase:
     """PyTorch itself cannot run this case, so it is inconclusive for a candidate."""
 
     reason: str
-
-
-class SharedGpu(Protocol):
-    """A GPU that candidates and references share by turns; `gpu.device.GpuDevice` is one."""
-
-    @property
-    def index(self) -> int: ...
-    def turn(self) -> AbstractAsyncContextManager[None]: ...
 
 
 LARGE_ELEMENTS = 1 << 18
@@ -55,8 +47,8 @@ DESCRIBED_ELEMENTS = 1 << 26
 class CaseStore:
     """Requests each case from the worker once. Expected values stay in files that only this process opens.
 
-    References of large cases are made on the `gpu`, in the worker's own process and in a turn of its own. No candidate
-    runs meanwhile, and the worker keeps nothing there.
+    References of large cases are made on the `gpu`, in the worker's own process and in turns of their own, which those
+    that wait together share. No candidate runs meanwhile, and the worker keeps nothing there.
     """
 
     def __init__(
@@ -70,6 +62,7 @@ class CaseStore:
     ) -> None:
         """`may_sample`: large cases made on the GPU have the results of a few slices, instead of all."""
         self._task, self._worker, self._directory, self._gpu = task, worker, directory, gpu
+        self._turn = None if gpu is None else SharedTurn(gpu)
         self._may_sample = may_sample
         self._made: dict[tuple[Case, bool], asyncio.Task[CaseFiles | NoCase]] = {}
         self._expectations: dict[tuple[CaseTensor, ...], tuple[Expectation, ...]] = {}
@@ -171,10 +164,10 @@ class CaseStore:
     ) -> CaseFiles | NoCase:
         directory.mkdir(parents=True)
         try:
-            if gpu is None:
+            if gpu is None or self._turn is None:
                 files = await self._make_case(case, directory, None)
             else:
-                async with gpu.turn():
+                async with self._turn.held():
                     files = await self._make_case(case, directory, gpu.index, may_describe)
         except TargetError as error:
             if not self._worker.is_alive:
