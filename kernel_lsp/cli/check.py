@@ -16,6 +16,7 @@ from kernel_lsp.verify.session.start import SessionStart
 
 NOT_GENERAL = "not-general"
 """`verify/foreign/check.py` finds it; importing that takes numpy."""
+STRICT_ALONE = "--tolerance is for host code: kernels with a launch plan have the strict one (docs/checks.md)"
 STYLES = {
     Severity.ERROR: "red",
     Severity.WARNING: "yellow",
@@ -37,7 +38,15 @@ async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_
             console.print_json(verdict)
         else:
             print_verdict(verdict, str(kernel))
+            if is_ignored(overrides.get("tolerance"), verdict):
+                console.stdout.print(f"  note      {STRICT_ALONE}", markup=False)
     return exit_status(verdict)
+
+
+def is_ignored(tolerance: str | None, verdict: Verdict) -> bool:
+    """Return True for a tolerance that the verdict was not reached under: one of a kernel with a launch plan."""
+    is_named = any(note.startswith("tolerance:") for note in verdict.notes)
+    return tolerance not in (None, "strict") and not is_named and not isinstance(verdict.outcome, Unsupported)
 
 
 def exit_status(verdict: Verdict) -> int:

@@ -180,7 +180,9 @@ class _Inference:
             if not known and (
                 use := use_of(self._signature.source, owner, [p.name for p in missing], self._called_with)
             ):
-                known, self._ranks = dict(use.arguments), use.ranks
+                defaults = self._interpreter.defaults(constructor)
+                known = {name: text for name, text in use.arguments.items() if repr(defaults.get(name)) != text}
+                self._ranks = use.ranks
         return known | {p.name: self._example_argument(constructor, p) for p in missing if p.name not in known}
 
     def _example_argument(self, constructor: FunctionNode, parameter: Parameter) -> str:
