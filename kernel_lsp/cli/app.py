@@ -275,7 +275,9 @@ def export(
 
 @app.command()
 def use(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's id, or its target; `last` is the newest here.")
+    ] = "last",
     revert: Annotated[bool, typer.Option("--revert", help="Take every use back.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Write the files. Default: print the diff.")] = False,
     as_json: Json = False,
@@ -291,7 +293,9 @@ def use(
 
 @app.command()
 def report(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `last` is the newest here.")] = "last",
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's id, or its target; `last` is the newest here.")
+    ] = "last",
     html: Annotated[bool, typer.Option("--html", help="Write one offline page and print where it is.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where the page goes. Default: beside the run's archive.")] = None,
     as_json: Json = False,

@@ -53,6 +53,9 @@ async def main(run: str, as_json: bool, *, reverts: bool, applies: bool) -> int:
         )
     else:
         _print(found, applies=applies)
+        advice = result.summary.recommendation
+        if found.texts and not reverts and advice is not None and advice.headline:
+            console.stdout.print(f"advice: {advice.sentence}", style="yellow", markup=False)
         if not (found.n_sites or reverts):
             _print_by_hand(result)
     return console.EXIT_OK if found.texts else console.EXIT_NO

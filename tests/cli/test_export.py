@@ -129,6 +129,9 @@ def test_its_operator_is_used_at_every_call_and_taken_back(ran: Path) -> None:
     assert run(ran, "export", "last", "--operator", "kernels").status == 0
     shown = run(ran, "use")
     assert "+    return use_rms_norm(rms_norm)(x, w, 1e-6)" in shown.stdout
+    headline = run(ran, "report", "last", "--json").json["recommendation"]["headline"]
+    assert ("advice: " in shown.stdout) == bool(headline)
+    assert headline in shown.stdout
     assert (ran / "train.py").read_text() == before
     assert run(ran, "use", "--apply", "--json").json["n_sites"] == 1
     assert "from kernels.rms_norm import use_rms_norm\n" in (ran / "train.py").read_text()

@@ -47,4 +47,9 @@ def test_in_words_it_says_that_there_is_no_kernel(run: str, capsys: pytest.Captu
 
 def test_a_run_that_there_is_not_is_told_with_those_there_are(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("none-such", as_html=False, out=None, as_json=True) == 2
-    assert run in capsys.readouterr().err
+    assert f"{run} (" in capsys.readouterr().err
+
+
+def test_a_target_names_its_newest_run(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("m.py::f", as_html=False, out=None, as_json=True) == 0
+    assert run in capsys.readouterr().out

@@ -135,11 +135,12 @@ class Archive:
             db.execute("UPDATE runs SET status = ?, finished = ? WHERE run_id = ?", (status, _now(), run_id))
 
     def run(self, run_id: str) -> RunRecord:
-        """Return the run with that id, or the newest for ``last``. Raises UserError when there is none."""
+        """Return the run with that id, the newest for ``last``, or the newest of that target. Raises UserError when
+        there is none."""
         known = self.runs()
-        chosen = known[:1] if run_id == "last" else [record for record in known if record.run_id == run_id]
+        chosen = known[:1] if run_id == "last" else [each for each in known if run_id in (each.run_id, each.target)]
         if not chosen:
-            names = ", ".join(record.run_id for record in known[:N_RUNS_NAMED]) or "none yet"
+            names = ", ".join(f"{record.run_id} ({record.target})" for record in known[:N_RUNS_NAMED]) or "none yet"
             raise UserError(f"no run '{run_id}' in {self.folder}", next_step=f"known runs, newest first: {names}")
         return chosen[0]
 
