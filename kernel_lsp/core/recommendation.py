@@ -118,7 +118,8 @@ def _unmeasured(comparison: Comparison) -> list[str]:
 
 
 def _measured(comparison: Comparison) -> tuple[Action, str]:
-    """Decide by the claims against each baseline: any that is not slower than ours can be kept instead."""
+    """Decide by the claim against the fastest baseline, and by any that is claimed to be faster than ours. A slower
+    baseline whose noise hides the difference decides nothing."""
     name = pytorch_name(comparison.baseline_name)
     if isinstance(comparison.ours, Measurement) and not comparison.ours.is_resolved:
         return "measure", f"{comparison.ours.time_us:.2g} us is below the timer's resolution"
@@ -126,7 +127,7 @@ def _measured(comparison: Comparison) -> tuple[Action, str]:
     claims = {ratio.claim for ratio in (*ratios, comparison.ratio) if ratio is not None}
     if "slower" in claims or (comparison.ratio is None and comparison.speedup < 1.0):
         return "keep", f"slower than {name}"
-    if "no difference" in claims:
+    if comparison.ratio is not None and comparison.ratio.claim == "no difference":
         return "keep", f"not measurably faster than {name}"
     if comparison.ratio is None or comparison.ratio.claim == "not compared":
         return "measure", f"not measured in turn with {name}"
