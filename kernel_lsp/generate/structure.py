@@ -45,8 +45,10 @@ from kernel_lsp.generate.schedule.scatter_choice import pick_gathered
 from kernel_lsp.generate.schedule.split_choice import (
     MAX_SKINNY,
     MAX_SPLIT_PRODUCTS,
+    MAX_WARPS,
     MIN_SKINNY_TERMS,
     MIN_SPLIT_TERMS,
+    MIN_TERMS_OF_REGISTER_TILES,
     fill_by_register_tiles,
     parts_of_register_tiles,
     suits_thread_rows,
@@ -355,6 +357,8 @@ class _Planner:
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"
         is_split = count <= MAX_SPLIT_PRODUCTS and n_terms >= MIN_SPLIT_TERMS and are_matrices
+        if is_split and 128 <= n_terms < MIN_TERMS_OF_REGISTER_TILES:
+            return "rows" if n_results <= MAX_WARPS * self.workload.n_multiprocessors else "split_warps"
         if n_results <= MAX_ROW_OUTPUTS and n_terms >= 128:
             offered = self._parts_offered(tensor, definition)
             fills = fill_by_register_tiles(tensor, definition, offered, self.workload)

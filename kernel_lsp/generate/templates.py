@@ -128,7 +128,7 @@ MIN_PACKED_BOXES = 1 << 19
 """Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
 MIN_TERMS_OF_LARGE_TILES = 512
 """Minimum terms for tiles of 8 x 8 sums: with fewer than a pack for each of 128 threads, smaller tiles keep more warps
-busy. A linear layer of (64, 128) took 3.8 to 4.0 us on an H200 by 128 columns so, 2.0 by 10 with tiles of 4 x 8."""
+busy."""
 FLAT_THREADS = 256
 """Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle."""
 

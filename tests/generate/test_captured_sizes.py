@@ -94,3 +94,14 @@ def test_a_size_that_a_channel_count_fixes_is_in_no_condition() -> None:
 def test_networks_of_many_calls_have_no_variants() -> None:
     text = f"def f(x):\n    for _ in range({MAX_CALLS + 1}): x = x.sin()\n    return x"
     assert SUFFIX not in plan_text(text, inputs=[tensor("x", 4, 8)], variants=True).render({})
+
+
+def test_channels_of_a_convolution_share_its_pixels() -> None:
+    inputs = [tensor("x", 64, 1, 28, 28), tensor("w", 32, 1, 3, 3), tensor("b", 32)]
+    assert plan_text(CONVOLUTION, inputs=inputs, variants=True).realize({}).schedule["f.box"] == "1x4x1x1"
+
+
+def test_one_block_of_few_rows_has_a_thread_for_each() -> None:
+    inputs = [tensor("x", 64, 10), tensor("labels", 64, dtype="i64", within=(0, 10))]
+    schedule = plan_text(CROSS_ENTROPY, inputs=inputs, variants=True).realize({}).schedule
+    assert (schedule["f.block"], schedule["f_chosen.threads"]) == (256, 1)

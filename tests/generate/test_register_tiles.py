@@ -70,11 +70,22 @@ def test_weight_gradients_take_register_tiles_where_their_parts_fill_the_gpu() -
     inputs = [tensor("x", 64, 1, 28, 28), tensor("w", 32, 1, 3, 3)]
     task = plan_text("def f(x, w): return F.conv2d(x, w)", inputs=inputs, backward=True).task
     text = plan_program(task, gpu=find_gpu("H200")).render({})
-    assert "_parts: f32[16, 1, B2, 1, 3, W2]" in text
+    assert "_parts: f32[16, 1, 32, 1, 3, 3]" in text
     assert "deal_sums" in text
 
 
 @pytest.mark.parametrize(("n_terms", "tile"), [(128, "4x8"), (1600, "8x8")])
 def test_many_results_of_few_terms_have_small_tiles(n_terms: int, tile: str) -> None:
     inputs = [tensor("x", 64, n_terms), tensor("w", 128, n_terms), tensor("b", 128)]
-    assert plan_text(LINEAR, inputs=inputs).realize({}).schedule["f.sums"] == tile
+    program = plan_text(LINEAR, inputs=inputs)
+    assert program.realize({"f.addmm.contraction": "register_tiles"}).schedule["f.sums"] == tile
+
+
+@pytest.mark.parametrize(
+    ("n_terms", "n_columns", "way"), [(128, 10, "rows"), (128, 128, "split_warps"), (1600, 128, "register_tiles")]
+)
+def test_sums_of_few_terms_are_shared_by_the_threads_of_a_tile_or_a_warp(
+    n_terms: int, n_columns: int, way: str
+) -> None:
+    inputs = [tensor("x", 64, n_terms), tensor("w", n_columns, n_terms), tensor("b", n_columns)]
+    assert plan_text(LINEAR, inputs=inputs).realize({}).schedule["f.addmm.contraction"] == way

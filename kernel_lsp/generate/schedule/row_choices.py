@@ -29,6 +29,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     CACHED_COLUMN_BLOCK,
     COLUMN_WAVES,
     FEW_COLUMNS,
+    FEW_ITEMS,
     HELD,
     L2_BYTES,
     LARGE_BYTES,
@@ -204,14 +205,13 @@ class RowChooser:
         if not self.group.is_column_contiguous:
             return self._default_columns()
         width = self._default_width()
-        if n_columns <= 16 and n_rows * 16 <= self.workload.n_multiprocessors * 1024:
-            return RowSchedule(16, 16, 1, False)
-        if n_columns <= 16:
-            return RowSchedule(1, 64, 1, False)
-        if n_rows == 1 and n_columns <= SHORT_IN_BLOCK and self.threads:
-            return RowSchedule(WARP, 1, 1, False)
+        if n_columns <= FEW_ITEMS:
+            if self.threads and n_rows <= self.threads and self.group.column.extent.constant:
+                return RowSchedule(1, self.threads, 1, False)
+            return RowSchedule(*((16, 16) if n_rows <= 64 * self.workload.n_multiprocessors else (1, 64)), 1, False)
         if n_rows == 1 and n_columns <= 512:
-            return RowSchedule(max(WARP, power_of_two(2 * n_columns - 1)), 1, 1, False)
+            is_short = n_columns <= SHORT_IN_BLOCK and self.threads
+            return RowSchedule(WARP if is_short else max(WARP, power_of_two(2 * n_columns - 1)), 1, 1, False)
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
