@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from .decomposed import FOR_AUTOGRAD
+from .decomposed import FOR_AUTOGRAD, bags_as_rows
 from .program import RECURRENT, Program, quiet, user_outputs
 
 GRADIENT = "grad_"
@@ -58,7 +58,7 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
 
     wanted_set = frozenset(wanted)
     forward_nodes: set[str] = set()
-    with quiet(), mode, torch.fx.traceback.preserve_node_meta():
+    with quiet(), mode, torch.fx.traceback.preserve_node_meta(), bags_as_rows(module.graph):
         gradients = [torch.empty(outputs[p].shape, dtype=outputs[p].dtype) for p in floating]
         tracer = make_fx(differentiate, decomposition_table=dict(core_aten_decompositions()), tracing_mode="real")
         try:

@@ -3,10 +3,11 @@ of them needs a rule for its gradient. References keep the operators themselves.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import torch
@@ -18,6 +19,7 @@ BORDER, REFLECTION = 1, 2
 """Its padding modes; 0 is zeros."""
 SUM, MEAN, MAX = 0, 1, 2
 """Modes of `embedding_bag`."""
+BAGS = (torch.ops.aten.embedding_bag.default, torch.ops.aten.embedding_bag.padding_idx)
 
 
 def _computed_type(dtype: torch.dtype) -> torch.dtype:
@@ -128,6 +130,57 @@ def embedding_bag(
     return combined.to(weight.dtype), bag, sizes.to(indices.dtype), sizes.to(indices.dtype)
 
 
+def embedding_rows(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    scales_by_frequency: bool = False,
+    mode: int = SUM,
+    is_sparse: bool = False,
+    factors: torch.Tensor | None = None,
+    has_end: bool = False,
+    padding: int | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """Return the (bags, width) result of `embedding_bag` of bags that are the rows of `indices`, without its others."""
+    dtype = _computed_type(weight.dtype)
+    rows = torch.nn.functional.embedding(indices, weight).to(dtype)
+    is_counted = torch.ones_like(indices, dtype=torch.bool) if padding is None else indices != padding
+    if mode == MAX:
+        is_first = torch.arange(indices.shape[1], device=indices.device)[:, None] == 0
+        rows = torch.where(is_counted[..., None] & (is_first | ~rows.isnan()), rows, -torch.inf)
+        return torch.where(is_counted.any(1, True), rows.max(1).values, 0).to(weight.dtype), None, None, None
+    shares = is_counted.to(dtype) if factors is None else is_counted * factors.view(indices.shape)
+    total = (rows * shares[..., None]).sum(1)
+    total = total / is_counted.sum(1, True).clamp(min=1) if mode == MEAN else total
+    return total.to(weight.dtype), None, None, None
+
+
+@contextlib.contextmanager
+def bags_as_rows(graph: Any) -> Iterator[None]:
+    """Have bags of equal lengths, which PyTorch flattens, computed as rows while the graph is traced."""
+    found = [(node, rows) for node in graph.nodes if (rows := _rows_of_bags(node)) is not None]
+    before = [(node, node.target, node.args) for node, _ in found]
+    for node, rows in found:
+        node.target, node.args = embedding_rows, (node.args[0], rows, *node.args[3:])
+    try:
+        yield
+    finally:
+        for node, target, arguments in before:
+            node.target, node.args = target, arguments
+
+
+def _rows_of_bags(node: Any) -> Any:
+    """Return the (bags, length) indices whose rows are the bags; None for other nodes and bags."""
+    if node.target not in BAGS or any(user.args[1] != 0 for user in node.users if user.users):
+        return None
+    flat, offsets = node.args[1:3]
+    if flat.target is not torch.ops.aten.reshape.default or offsets.target is not torch.ops.aten.arange.start_step:
+        return None
+    rows, first, step = flat.args[0], offsets.args[0], offsets.args[2]
+    shape = rows.meta["val"].shape
+    length = step.meta["val"] if isinstance(step, torch.fx.Node) else step
+    return rows if len(shape) == 2 and first == 0 and str(length) == str(shape[1]) else None
+
+
 def _highest(rows: torch.Tensor, offsets: torch.Tensor, bag: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
     """Return the (bags, width) largest counted rows, of equal ones the first, and NaN where that of a bag's first row
     is: PyTorch compares with it."""
@@ -191,8 +244,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     own = {
         aten.grid_sampler.default: grid_sampler,
         aten.histc.default: histc,
-        aten.embedding_bag.default: embedding_bag,
-        aten.embedding_bag.padding_idx: embedding_bag,
+        **dict.fromkeys(BAGS, embedding_bag),
     }
     names = ("upsample_bicubic2d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)))
     known = [getattr(getattr(aten, name, None), "vec", None) for name in names]

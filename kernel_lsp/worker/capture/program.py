@@ -26,7 +26,7 @@ from torch.utils._traceback import CapturedTraceback
 
 from ..failure import TargetFailure, is_user_file
 from ..names import identifier
-from .decomposed import DECOMPOSED
+from .decomposed import DECOMPOSED, bags_as_rows
 from .inputs import CallInputs
 from .load import Callee
 from .side_effects import refused
@@ -261,7 +261,8 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         if needs_tracing:
             replace_copies(functional.graph_module.graph)
             functional.graph_module.recompile()
-        core = exported.run_decompositions(decompositions())
+        with bags_as_rows(exported.graph_module.graph):
+            core = exported.run_decompositions(decompositions())
     kinds = [spec.kind.name for spec in functional.graph_signature.output_specs]
     if "USER_INPUT_MUTATION" in kinds:
         raise _input_mutation(exported, inputs)
