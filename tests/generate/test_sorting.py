@@ -154,3 +154,20 @@ def test_places_in_sorted_boundaries() -> None:
 @pytest.mark.parametrize("call", ["topk(5, 1)[0]", "sort(0)[0]", "median(1)[0]", "kthvalue(2, 1)[0]"])
 def test_gradients_go_to_the_selected_elements(call: str) -> None:
     check(f"def f(x): return x.{call}", inputs=[tensor("x", 6, 20)], backward=True)
+
+
+def test_what_the_order_of_equal_elements_decides_is_unspecified() -> None:
+    """The load of an expert where gates are equal, and the gradients of equal elements of which one is selected."""
+    text = """
+    def f(x):
+        top, places = x.topk(2, -1)
+        return F.one_hot(places, 8).to(x.dtype).sum(1).mean(0) * top.sum()
+    """
+    check(text, inputs=[tensor("x", 6, 8)], families=("normal", "small_integers", "constant_rows"))
+    for call in ("x.topk(3, -1).values", "x.sort(-1).values * 2", "x.median(-1).values"):
+        check(
+            f"def f(x): return {call}",
+            inputs=[tensor("x", 6, 33, dtype="bf16")],
+            backward=True,
+            families=("normal", "small_integers"),
+        )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from .lost_nans import (
     selecting_by,
 )
 from .selection_outputs import (
+    N_DRAWN,
     Orders,
     are_left_open,
     beside_jumps,
@@ -43,7 +45,9 @@ from .selection_outputs import (
     has_computed_jumps,
     is_constant,
     is_fixed,
+    moved_by_order,
     undecided,
+    uses_indices,
 )
 
 INFINITE_ROWS = (MINUS_INF_ROWS, "special_inf", "special_minus_inf")
@@ -112,6 +116,13 @@ class Answers:
         """Compute the fp64 outputs with the first arguments of some operations replaced."""
         with torch.no_grad():
             return run_exact(self.run.captured.program, self.values(), seen=seen)
+
+    def differentiated(self, seen: Seen) -> list[torch.Tensor]:
+        """Compute the fp64 gradients with the first arguments of some operations replaced."""
+        captured = self.run.captured
+        leaves = leaves_of(captured, [widened(value) for value in self.values()])
+        outputs = run_exact(captured.program, leaves, seen=seen)
+        return differentiate(captured, outputs, leaves, [gradient.double() for gradient in self.case.gradients])
 
     def values(self) -> list[torch.Tensor]:
         """Return the values of the program's placeholders."""
@@ -189,6 +200,15 @@ def _absorbed(of: Answers) -> None:
 def _order_of_equals(of: Answers) -> None:
     reordered = (of.exactly(seen) for seen in Orders(of.run.seed))  # one at a time is kept
     of.by_order = undecided(of.expected, reordered, among_floats=False)
+
+
+def _decided_by_order(of: Answers) -> None:
+    """Mask the floats that another order of equal elements changes. The gradient of a selected one goes to any of
+    them."""
+    orders = Orders(of.run.seed)
+    drawn = islice(orders, N_DRAWN)
+    results = map(of.differentiated if of.run.is_backward else of.exactly, drawn)
+    of.any_of = either(of.any_of, moved_by_order(of.expected, results, orders))
 
 
 def _sides_of_steps(of: Answers) -> None:
@@ -317,6 +337,14 @@ ALTERNATIVES = (
             and not all(e.is_floating_point() for e in of.expected)
         ),
         _order_of_equals,
+    ),
+    Alternative(
+        "decided by order",
+        "a gradient of one of several equal elements, or a float computed from its index, that another order of equal "
+        "elements changes by more than 1e-4 of the largest",
+        "any value",
+        lambda of: are_left_open(of.run.captured) and (of.run.is_backward or uses_indices(of.run.captured)),
+        _decided_by_order,
     ),
     Alternative(
         "steps",

@@ -111,6 +111,17 @@ def are_left_open(captured: Captured) -> bool:
     return any(is_a(n["op"], "order") and n.get("keywords", {}).get("stable") is not True for n in nodes)
 
 
+def uses_indices(captured: Captured) -> bool:
+    """Check whether the code computes with the indices that such an operation returns."""
+    nodes = captured.forward_text.nodes
+    ordering = {node["name"] for node in nodes if is_a(node["op"], "order")}
+    return any(
+        isinstance(each, dict) and each.get("node") in ordering and each.get("item") == INDEX_ITEM
+        for node in nodes
+        for each in torch.utils._pytree.tree_leaves(node["arguments"], is_leaf=lambda each: isinstance(each, dict))
+    )
+
+
 class Orders:
     """Orders of equal elements: random ones, then for each bit of a position the elements that have it first. An order
     of PyTorch's that depends on positions differs from at least one of these, since two elements change places where
@@ -118,6 +129,8 @@ class Orders:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self.largest_unit = 0.0
+        """Largest relative change so far of a value that was ordered."""
         self._n_bits = 0
         self._inputs: dict[str, Ordered] = {}
 
@@ -154,6 +167,7 @@ class Orders:
         ordered = self._inputs.get(meets.name) or in_their_order(value, meets)
         if meets.is_input:
             self._inputs[meets.name] = ordered
+        self.largest_unit = max(self.largest_unit, ordered.unit)
         return ordered.values + ordered.unit * places * ordered.values.abs().clamp(min=ordered.least)
 
 
@@ -178,6 +192,29 @@ def in_their_order(value: torch.Tensor, meets: Meets) -> Ordered:
         STEP if meets.is_input else N_ROUNDINGS * torch.finfo(meets.dtype).eps,
         least if least < math.inf else 1.0,
     )
+
+
+NOTICED, NOTICED_UNITS = 1e-4, 100
+"""Minimum difference of a float that another order made, as a share of the result's magnitude, and in units of the
+changes that make the order: smaller ones are these changes themselves."""
+
+
+def moved_by_order(
+    expected: Sequence[torch.Tensor], others: Iterable[Sequence[torch.Tensor]], orders: Orders
+) -> list[torch.Tensor]:
+    """Return for each result the mask of floats that another order of equal elements changes noticeably."""
+    where = [torch.zeros_like(one, dtype=torch.bool) for one in expected]
+    for results in others:
+        share = max(NOTICED, NOTICED_UNITS * orders.largest_unit)
+        where = [
+            w | ((e - r).abs() > share * torch.nan_to_num(e, 0, 0, 0).abs().amax()) if _has_numbers(e) else w
+            for w, e, r in zip(where, expected, results)
+        ]
+    return where
+
+
+def _has_numbers(result: torch.Tensor) -> bool:
+    return result.is_floating_point() and bool(result.numel())
 
 
 LEAST_ELEMENTS, ONE_OF, FEW = 16, 1000, 2
