@@ -12,6 +12,7 @@ from kernel_lsp.generate.ir.index import (
     Index,
     Quotient,
     Remainder,
+    Symbol,
     Variable,
     as_index,
     is_below,
@@ -71,6 +72,14 @@ def test_sizes_that_are_no_products_become_symbols_that_proofs_look_through() ->
     assert is_below(row + 2, height)
     assert not is_below(row + 3, height)
     assert sizes.same(sizes.size(parse("H - 2")) * 4, sizes.size(parse("4 * (H - 2)")))
+
+
+def test_sizes_of_one_name_keep_their_own_definitions() -> None:
+    """Packs of a row are `N_packs` for each width: positions that are kept from one text had the other's launches."""
+    texts = ["N // 4", "N // 8"]
+    sizes = [as_index(Symbol("N_packs", 0, parse(text))) for text in texts]
+    positions = [ravel((as_index(1), as_index(0)), (as_index(2), size)) for size in sizes]
+    assert [str(to_expression(position)) for position in positions] == texts
 
 
 def test_windows_of_a_halved_size_stay_inside() -> None:
