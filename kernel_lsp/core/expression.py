@@ -144,12 +144,12 @@ def _print(expression: Expression, outer: int) -> str:
         case Unary(operator, operand):
             precedence = _NOT_PRECEDENCE if operator == "not" else _NEGATION_PRECEDENCE
             sign = "not " if operator == "not" else "-"
-            return _parenthesize(sign + _print(operand, precedence), precedence, outer)
+            return parenthesized(sign + _print(operand, precedence), precedence, outer)
         case Binary(operator, left, right):
             precedence = _PRECEDENCE[operator]
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_print(left, left_outer)} {operator} {_print(right, precedence + 1)}"
-            return _parenthesize(text, precedence, outer)
+            return parenthesized(text, precedence, outer)
     raise TypeError(f"not an expression: {expression!r}")
 
 
@@ -159,10 +159,11 @@ def _print_number(value: Number, outer: int) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return {True: "inf", False: "-inf"}[value > 0] if not math.isnan(value) else "nan"
     text = repr(value)
-    return _parenthesize(text, _NEGATION_PRECEDENCE, outer) if text.startswith("-") else text
+    return parenthesized(text, _NEGATION_PRECEDENCE, outer) if text.startswith("-") else text
 
 
-def _parenthesize(text: str, precedence: int, outer: int) -> str:
+def parenthesized(text: str, precedence: int, outer: int) -> str:
+    """Return the text as an operand of an operator that binds as tightly as `outer`."""
     return f"({text})" if precedence < outer else text
 
 

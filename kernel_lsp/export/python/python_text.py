@@ -7,7 +7,17 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from kernel_lsp.core.expression import COMPARISONS, Binary, Call, Constant, Expression, Name, Number, Unary
+from kernel_lsp.core.expression import (
+    COMPARISONS,
+    Binary,
+    Call,
+    Constant,
+    Expression,
+    Name,
+    Number,
+    Unary,
+    parenthesized,
+)
 
 LINE_LENGTH = 120
 INDENT = "    "
@@ -173,20 +183,20 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
     match expression:
         case Constant(value):
             text = python_number(value)
-            return _parenthesized(text, _NEGATION if text.startswith("-") else _TIGHTEST, outer)
+            return parenthesized(text, _NEGATION if text.startswith("-") else _TIGHTEST, outer)
         case Name(name):
             return rename(name)
         case Unary(operator, operand):
             precedence = _NOT if operator == "not" else _NEGATION
             sign = "not " if operator == "not" else "-"
-            return _parenthesized(sign + _python(operand, rename, precedence), precedence, outer)
+            return parenthesized(sign + _python(operand, rename, precedence), precedence, outer)
         case Binary(operator, left, right):
             precedence = _PRECEDENCE[operator]
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
             if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):
                 return f"bool({text})"  # Python's `and` and `or` return an operand, a plan's a truth value
-            return _parenthesized(text, precedence, outer)
+            return parenthesized(text, precedence, outer)
         case Call(function, arguments):
             return f"{function}({', '.join(_python(argument, rename, 0) for argument in arguments)})"
     raise TypeError(f"not an expression: {expression!r}")
@@ -201,7 +211,3 @@ def _is_boolean(expression: Expression) -> bool:
         case Binary(operator, _, _):
             return operator in ("and", "or", *COMPARISONS)
     return False
-
-
-def _parenthesized(text: str, precedence: int, outer: int) -> str:
-    return f"({text})" if precedence < outer else text

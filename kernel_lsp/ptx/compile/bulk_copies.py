@@ -7,6 +7,7 @@ The bytes of `cp.async` are written at once, and marked as in flight until the i
 
 from __future__ import annotations
 
+from kernel_lsp.ptx.compile.cooperation import wide
 from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site
 from kernel_lsp.ptx.compile.memory import (
     copy_async,
@@ -52,13 +53,13 @@ def barrier_object(e: Emitter, i: Instruction) -> None:
         word = e.read(i.operands[1], "i64")
         e.write(i.operands[0], e.op(f"and i64 {e.op(f'lshr i64 {word}, {PENDING_SHIFT}')}, 1048575"), "i64")
     elif i.has("init"):
-        _call(e, i, "barrier_init", _object(e, i, i.operands[0], reads=False), _wide(e, i.operands[1]))
+        _call(e, i, "barrier_init", _object(e, i, i.operands[0], reads=False), wide(e, i.operands[1]))
     elif i.has("test_wait", "try_wait"):
         _wait(e, i)
     elif i.has("arrive", "arrive_drop"):
         _arrive(e, i)
     elif i.has("expect_tx", "complete_tx"):
-        n_bytes = _wide(e, i.operands[1])
+        n_bytes = wide(e, i.operands[1])
         given = n_bytes if i.has("expect_tx") else e.op(f"sub i64 0, {n_bytes}")
         _call(e, i, "barrier_arrive", _object(e, i, i.operands[0]), "0", "0", given)
     elif i.has("inval"):
@@ -102,11 +103,6 @@ def store_any(e: Emitter, i: Instruction) -> None:
 HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": store_any}
 
 
-def _wide(e: Emitter, operand: Operand) -> str:
-    """Return a 32-bit operand as i64."""
-    return e.coerce(e.read(operand, "i32"), "i32", "i64")
-
-
 def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
     """Return the host address of an object. Every operation may modify the object."""
     space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
@@ -137,7 +133,7 @@ def _arrive(e: Emitter, i: Instruction) -> None:
     target = operands.pop(0) if not isinstance(operands[0], Address) else None
     count, n_bytes = "1", "0"
     if len(operands) > 1:
-        value = _wide(e, operands[1])
+        value = wide(e, operands[1])
         count, n_bytes = ("1", value) if i.has("expect_tx") else (value, "0")
     leaving = count if i.has("arrive_drop") else "0"
     _call(e, i, "barrier_arrive", _object(e, i, operands[0]), count, leaving, n_bytes)
@@ -161,7 +157,7 @@ def _wait(e: Emitter, i: Instruction) -> None:
 
 
 def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
-    parity = _wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
+    parity = wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
     _call(e, i, "barrier_test", _object(e, i, address), parity)
 
 
@@ -192,7 +188,7 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
     if "shared__cluster" in places and e.maps_addresses:
         raise UnsupportedPtxError("a bulk copy in a kernel that maps addresses to other blocks", i)
     from_host, to_host = _copy_pieces(e, i, to, source)
-    size = _wide(e, i.operands[2])
+    size = wide(e, i.operands[2])
     if i.has("mbarrier__complete_tx__bytes"):
         _call(e, i, "bulk_started", _object(e, i, i.operands[3]), from_host, to_host, size)
     else:
@@ -216,7 +212,7 @@ def _end_group(e: Emitter, i: Instruction) -> None:
 def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> tuple[str, str]:
     """Copy in pieces of 16 bytes, each with its checks. Returns the host addresses of source and target."""
     target_operand, source_operand, size_operand = i.operands[:3]
-    size = _wide(e, size_operand)
+    size = wide(e, size_operand)
     is_whole = e.op(f"icmp eq i64 {e.op(f'and i64 {size}, {PIECE_BYTES - 1}')}, 0")
     e.fault_unless(is_whole, Site(i, to, PIECE_BYTES, True, True), size, FaultKind.BULK_SIZE)
     done = Register(f"%bulk.{len(e.sites)}")

@@ -37,8 +37,8 @@ def shuffle(e: Emitter, i: Instruction) -> None:
     """Translate ``shfl.sync.mode.b32 d|p, a, b, c, mask``."""
     target, a, b, c, mask = i.operands
     operation = next(_SHUFFLES[modifier] for modifier in i.modifiers if modifier in _SHUFFLES)
-    values = {Thread.A: _wide(e, a), Thread.B: _wide(e, b), Thread.C: _wide(e, c)}
-    _ask(e, i, operation, _wide(e, mask), values)
+    values = {Thread.A: wide(e, a), Thread.B: wide(e, b), Thread.C: wide(e, c)}
+    _ask(e, i, operation, wide(e, mask), values)
     first, predicate = (target.first, target.second) if isinstance(target, Pair) else (target, None)
     _result(e, first)
     if predicate is not None:
@@ -50,7 +50,7 @@ def vote(e: Emitter, i: Instruction) -> None:
     target, predicate, mask = i.operands
     operation = next(_VOTES[modifier] for modifier in i.modifiers if modifier in _VOTES)
     value = e.coerce(e.read(predicate, "i1"), "i1", "i64")
-    _ask(e, i, operation, _wide(e, mask), {Thread.A: value})
+    _ask(e, i, operation, wide(e, mask), {Thread.A: value})
     e.write(target, e.thread_field(Thread.RESULT), "i64")
 
 
@@ -59,7 +59,7 @@ def match(e: Emitter, i: Instruction) -> None:
     target, a, mask = i.operands
     kind = i.types()[-1]
     operation = Operation.MATCH_ALL if i.has("all") else Operation.MATCH_ANY
-    _ask(e, i, operation, _wide(e, mask), {Thread.A: e.read(a, "i64") if kind == "b64" else _wide(e, a)})
+    _ask(e, i, operation, wide(e, mask), {Thread.A: e.read(a, "i64") if kind == "b64" else wide(e, a)})
     if isinstance(target, Pair):
         _result(e, target.first)
         _result_predicate(e, target.second)
@@ -82,14 +82,14 @@ def reduce(e: Emitter, i: Instruction) -> None:
     name = next(modifier for modifier in i.modifiers if modifier in (*_REDUCTIONS, "min", "max"))
     operation = _REDUCTIONS.get(name) or Operation[f"REDUX_{name.upper()}_{kind.upper()}"]
     value = e.coerce(e.read(a, "i32"), "i32", "i64", is_signed=kind == "s32")
-    _ask(e, i, operation, _wide(e, mask), {Thread.A: value})
+    _ask(e, i, operation, wide(e, mask), {Thread.A: value})
     _result(e, target)
 
 
 def elect(e: Emitter, i: Instruction) -> None:
     """Translate ``elect.sync d|p, mask``."""
     target, mask = i.operands
-    _ask(e, i, Operation.ELECT, _wide(e, mask), {})
+    _ask(e, i, Operation.ELECT, wide(e, mask), {})
     assert isinstance(target, Pair)
     _result(e, target.first)
     _result_predicate(e, target.second)
@@ -98,16 +98,16 @@ def elect(e: Emitter, i: Instruction) -> None:
 def barrier(e: Emitter, i: Instruction) -> None:
     """Translate `bar` and `barrier` of warp, cluster or block, including counted, arrive-only and reducing forms."""
     if i.has("warp"):
-        _ask(e, i, Operation.WARP_SYNC, _wide(e, i.operands[0]), {})
+        _ask(e, i, Operation.WARP_SYNC, wide(e, i.operands[0]), {})
     elif i.has("cluster"):
         cluster_barrier(e, i)
     elif i.has("red"):
         _reducing_barrier(e, i)
     elif i.has("arrive"):
-        _wait(e, i, Operation.BARRIER_ARRIVE, _wide(e, i.operands[0]), _wide(e, i.operands[1]), "0")
+        _wait(e, i, Operation.BARRIER_ARRIVE, wide(e, i.operands[0]), wide(e, i.operands[1]), "0")
     else:
-        count = _wide(e, i.operands[1]) if len(i.operands) > 1 else "0"
-        _wait(e, i, Operation.BARRIER_SYNC, _wide(e, i.operands[0]), count, "0")
+        count = wide(e, i.operands[1]) if len(i.operands) > 1 else "0"
+        _wait(e, i, Operation.BARRIER_SYNC, wide(e, i.operands[0]), count, "0")
 
 
 def trap(e: Emitter, i: Instruction) -> None:
@@ -136,7 +136,7 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-def _wide(e: Emitter, operand: Operand) -> str:
+def wide(e: Emitter, operand: Operand) -> str:
     """Return a 32-bit operand as i64."""
     return e.coerce(e.read(operand, "i32"), "i32", "i64")
 
@@ -165,10 +165,10 @@ def _wait(e: Emitter, i: Instruction, operation: Operation, number: str, count: 
 
 def _reducing_barrier(e: Emitter, i: Instruction) -> None:
     target, number, *rest = i.operands
-    count = _wide(e, rest[0]) if len(rest) > 1 else "0"
+    count = wide(e, rest[0]) if len(rest) > 1 else "0"
     predicate = e.coerce(e.read(rest[-1], "i1"), "i1", "i64")
     name = next(modifier for modifier in i.modifiers if modifier in _BARRIER_REDUCTIONS)
-    _wait(e, i, _BARRIER_REDUCTIONS[name], _wide(e, number), count, predicate)
+    _wait(e, i, _BARRIER_REDUCTIONS[name], wide(e, number), count, predicate)
     e.write(target, e.thread_field(Thread.RESULT), "i64")
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -20,9 +21,10 @@ Members = dict[str, dict[str, Variable]]
 """The members of each structure, by their names."""
 
 
-def structure_name(type_text: str) -> str:
-    """Return the structure that a type names, without template arguments and namespaces."""
-    return (re.findall(r"\w+", re.sub(r"<.*>", "", type_text)) or [""])[-1]
+@lru_cache(maxsize=4096)
+def plain_name(text: str) -> str:
+    """Return the name of a structure or function without template arguments and namespaces."""
+    return (re.findall(r"\w+", re.sub(r"<.*>", "", text)) or [""])[-1]
 
 
 def structure_of(parsed: ParsedCuda, member: Node) -> str:

@@ -15,7 +15,7 @@ from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import KernelWriter, divisible
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
-from kernel_lsp.generate.codegen.rows.rows import RunningValue
+from kernel_lsp.generate.codegen.rows.rows import RunningValue, own_stores
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
@@ -187,20 +187,13 @@ class LineRowRenderer(SharedRowRenderer):
         with self.scope.open("if (threadIdx.x == 0)") as leader, self._open_own_lines(leader) as scope:
             for entry, array in self.arrays.items():
                 scope.bind(Access(entry.tensor, self._line_index(entry)), Text(f"{array}[at]", ATOM))
-            write_stores(scope, [*self.group.line_stores, *self._sum_stores()])
+            own = own_stores(self.group.line_sums, self._line_index)
+            write_stores(scope, [*self.group.line_stores, *own])
 
     def _line_index(self, entry: RowReduction) -> tuple[Index, ...]:
         lines = self.line_number.extent
         flat = as_index(self.group.row) * lines + as_index(self.line_number)
         return reshape((flat,), (self.group.row.extent * lines,), entry.tensor.shape)
-
-    def _sum_stores(self) -> list[Store]:
-        return [
-            Store(entry.tensor, index, Access(entry.tensor, index))
-            for entry in self.group.line_sums
-            if entry.stored
-            for index in (self._line_index(entry),)
-        ]
 
     def _count(self) -> str:
         size = self.kernel.size("n_columns", self.group.column.extent)

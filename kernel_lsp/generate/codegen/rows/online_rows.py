@@ -19,7 +19,6 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers
 from kernel_lsp.generate.ir.scalar import Scalar, accesses, operands_of
-from kernel_lsp.generate.ir.tensor import Tensor
 
 
 def bounded(shift: str, follower: Follower, pair: Pair) -> str:
@@ -36,9 +35,6 @@ class OnlineRowRenderer(RowRenderer):
         self._sums: dict[Follower, str] = {}
         self._pivots: dict[Pair, str] = {}
         self._n_read = ""
-
-    def _found_together(self) -> set[Tensor]:
-        return super()._found_together() | {follower.entry.tensor for follower in self._followers}
 
     def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
         if self.level or self.schedule.batch == 1 or not self._can_batch(entries, stores):

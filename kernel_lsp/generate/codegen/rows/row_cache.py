@@ -67,12 +67,14 @@ class RowCache:
                 continue
             self.kernel.pointer(access.tensor)
             name = scope.names.take(f"{self.kernel.local_name(access.tensor)}_row")
-            type_ = access.dtype.cuda_type
-            if self.schedule.vector > 1:
-                self.kernel.use("packs")
-                type_ = f"Pack<{type_}, {self.schedule.vector}>"
+            type_ = self._type(access) if self.schedule.vector > 1 else access.dtype.cuda_type
             scope.line(f"{type_} {name}[{n_items}];")
             self._arrays[access.digest] = name
+
+    def _type(self, access: Access) -> str:
+        """Return the type of a pack."""
+        self.kernel.use("packs")
+        return f"Pack<{access.dtype.cuda_type}, {self.schedule.vector}>"
 
     def kept(self, scalars: Sequence[Scalar]) -> list[Access]:
         """Return the reads of the scalars that have an array, or whose first element is loaded."""

@@ -6,7 +6,7 @@ consecutive threads take different rows, so that reads stay coalesced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from kernel_lsp.core.dtype import DType
@@ -30,7 +30,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blo
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
-from kernel_lsp.generate.fusion.row_patterns import Pair, find_pairs
+from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_pairs
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
@@ -51,6 +51,7 @@ class RowRenderer:
         self.terms_of: frozenset[Tensor] = frozenset()
         self.scope = Scope(kernel)
         self.pairs = self._active_pairs(whole)
+        self._followers: Sequence[Follower] = ()
         total = group.column.extent
         packs = divide_exactly(total, as_index(schedule.vector))
         n_packs = packs if packs is not None else total
@@ -153,7 +154,7 @@ class RowRenderer:
 
     def _found_together(self) -> set[Tensor]:
         """Return the reductions that the pass of another one finds."""
-        return {pair.second.tensor for pair in self.pairs}
+        return {each.tensor for each in (*(p.second for p in self.pairs), *(f.entry for f in self._followers))}
 
     def _entries(self) -> Sequence[RowReduction]:
         """Return the reductions that the passes compute."""
@@ -471,7 +472,7 @@ class RowRenderer:
 
     def _finish(self) -> None:
         """Write the per-row results, by one thread."""
-        stores = [*self.group.row_stores, *self._reduction_stores()]
+        stores = [*self.group.row_stores, *own_stores(self.group.reductions, self._row_index)]
         if not stores:
             return
         if condition := self._leader_condition():
@@ -480,14 +481,6 @@ class RowRenderer:
         else:
             write_stores(self.scope, stores)
 
-    def _reduction_stores(self) -> list[Store]:
-        return [
-            Store(entry.tensor, index, Access(entry.tensor, index))
-            for entry in self.group.reductions
-            if entry.stored
-            for index in (self._row_index(entry),)
-        ]
-
     def _leader_condition(self) -> str:
         conditions = []
         if self._is_guarded():
@@ -495,3 +488,13 @@ class RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
+
+
+def own_stores(
+    entries: Sequence[RowReduction], index_of: Callable[[RowReduction], tuple[Index, ...]]
+) -> Iterator[Store]:
+    """Yield the stores of those reductions that are results themselves."""
+    for entry in entries:
+        if entry.stored:
+            index = index_of(entry)
+            yield Store(entry.tensor, index, Access(entry.tensor, index))

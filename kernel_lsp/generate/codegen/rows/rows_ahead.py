@@ -191,7 +191,3 @@ class RowsAhead(RowCache):
 
     def _bytes_of(self, access: Access) -> int:
         return self._pack_bytes(access) * self._n_items * self.schedule.threads
-
-    def _type(self, access: Access) -> str:
-        self.kernel.use("packs")
-        return f"Pack<{access.dtype.cuda_type}, {self.schedule.vector}>"

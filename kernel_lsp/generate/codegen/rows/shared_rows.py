@@ -28,7 +28,6 @@ from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followe
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
-from kernel_lsp.generate.ir.tensor import Tensor
 
 SCRATCH_TYPE = {"double": DType.F64, "float": DType.F32, "long long": DType.I64, "int": DType.I32}
 
@@ -94,9 +93,6 @@ class SharedRowRenderer(RowRenderer):
             return ()
         weighted = (each for each in find_followers(self.group, self.pairs) if each.base is not None)
         return tuple(weighted)
-
-    def _found_together(self) -> set[Tensor]:
-        return super()._found_together() | {follower.entry.tensor for follower in self._followers}
 
     def _new_cache(self) -> RowCache:
         if self.schedule.ahead:

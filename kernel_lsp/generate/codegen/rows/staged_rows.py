@@ -103,7 +103,3 @@ class StagedRows(RowCache):
 
     def _stage(self, access: Access) -> str:
         return f"next_{self.kernel.local_name(access.tensor)}"
-
-    def _type(self, access: Access) -> str:
-        self.kernel.use("packs")
-        return f"Pack<{access.dtype.cuda_type}, {self.schedule.vector}>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.members import structure_name, structure_of
+from kernel_lsp.rules.cuda.members import plain_name, structure_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import Variable
 
@@ -38,13 +38,13 @@ def declared(function: Function, node: Node | None, depth: int = 0) -> Variable 
     if owner is None or "auto" in owner.words:  # such as the variable of a loop over a container
         known = [inside[name] for inside in function.file.members.values() if name in inside]
         return known[0] if len(known) == 1 and argument is not None and argument.type == "identifier" else None
-    return function.file.members.get(structure_name(owner.type_text), {}).get(name)
+    return function.file.members.get(plain_name(owner.type_text), {}).get(name)
 
 
 def _own_member(function: Function, name: str) -> Variable | None:
     """Return the member of that name of the structure that the function is a method of."""
     scope = structure_of(function.file.parsed, function.definition.outer) or function.name.rpartition("::")[0]
-    return None if function.named(name) else function.file.members.get(structure_name(scope), {}).get(name)
+    return None if function.named(name) else function.file.members.get(plain_name(scope), {}).get(name)
 
 
 def _field(function: Function, node: Node) -> str:

@@ -12,7 +12,7 @@ from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches
 from kernel_lsp.rules.cuda.host.owners import owner_of_call
 from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, type_parameters
-from kernel_lsp.rules.cuda.members import structure_name
+from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -211,7 +211,7 @@ def _member_pointer(function: Function, node: Node) -> Variable | None:
         return None
     owner = function.variable(node.child_by_field_id(fields.ARGUMENT)) if node.type == "field_expression" else None
     structures = function.file.members
-    inside = structures.get(structure_name(owner.element)) if owner is not None else None
+    inside = structures.get(plain_name(owner.element)) if owner is not None else None
     known = [members[name] for members in ([inside] if inside else structures.values()) if name in members]
     return known[0] if len(known) == 1 and known[0].is_pointer else None
 
@@ -333,7 +333,7 @@ def _side(function: Function, node: Node) -> str:
         method, owner = found
         if method in _HOST_ACCESSORS and _HOST_CONTAINER.match(owner.type_text):
             return "host"
-        known = {(method, structure_name(owner.type_text), side): side for side in ("device", "host")}
+        known = {(method, plain_name(owner.type_text), side): side for side in ("device", "host")}
         return next((side for key, side in known.items() if key in function.file.accessor_sides), "")
     if node.type == "pointer_expression":
         return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import lru_cache
 
 from tree_sitter import Node
 
@@ -12,7 +11,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import BARRIERS
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
-from kernel_lsp.rules.cuda.members import structure_name, structure_of
+from kernel_lsp.rules.cuda.members import plain_name, structure_of
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.simulation.expressions import Calculator
 from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Stopped
@@ -214,7 +213,7 @@ class Caller(Calculator):
         is_method = function is not None and function.type == "field_expression"
         inner = function.child_by_field_id(fields.ARGUMENT) if is_method and function is not None else None
         cell = self.cell(text)
-        known = self.functions.get(_plain_name(text), ())
+        known = self.functions.get(plain_name(text), ())
         if cell is not None and function is not None and function.type == "identifier":
             inner, known = function, self.functions.get("operator()", ())
         owner = None if inner is None or not known or inner.type == "call_expression" else self.place(inner)
@@ -234,7 +233,7 @@ class Caller(Calculator):
             owner = owner.place
         if isinstance(owner, Place):
             return owner.memory.element
-        return "" if owner is None else structure_name(owner.type_text)
+        return "" if owner is None else plain_name(owner.type_text)
 
     def _inlined(
         self,
@@ -372,12 +371,6 @@ def _snippet(text: str) -> tuple[ParsedCuda, Node | None]:
     )
     is_broken = parsed.tree.root_node.has_error
     return parsed, None if definition is None or is_broken else definition.child_by_field_id(fields.BODY)
-
-
-@lru_cache(maxsize=4096)
-def _plain_name(text: str) -> str:
-    """Return the name of a called function without template arguments and namespaces."""
-    return (re.findall(r"\w+", re.sub(r"<.*>", "", text)) or [""])[-1]
 
 
 def _n_parameters(definition: Definition) -> int:

@@ -10,7 +10,7 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
-from kernel_lsp.rules.cuda.members import structure_name
+from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
@@ -439,7 +439,7 @@ class Calculator(Looper):
             return False
         found = self.place(owner)
         type_text = found.type_text if isinstance(found, Cell) else ""
-        return bool(type_text) and structure_name(type_text) not in self.file.members
+        return bool(type_text) and plain_name(type_text) not in self.file.members
 
     def _member_array(self, place: Place) -> Value | None:
         """Return the array that is a member of a structure in shared memory."""

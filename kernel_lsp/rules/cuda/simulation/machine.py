@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.members import structure_name
+from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.values import (
     BLOCK,
@@ -272,7 +272,7 @@ class Machine(ABC):
         kind = "shared" if "__shared__" in variable.type_text else "local"
         memory = self._known_memory(variable, kind) or Memory(variable.name, kind, width, extents)
         memory.is_float = not variable.type_facts.is_integer and variable.element not in ("bool", "char")
-        memory.is_volatile, memory.element = "volatile" in variable.type_text, structure_name(variable.type_text)
+        memory.is_volatile, memory.element = "volatile" in variable.type_text, plain_name(variable.type_text)
         if kind == "shared":
             self.shared_memories[variable.name_node.start_byte] = memory
         memory.is_set = memory.is_set or "extern" in variable.type_text or variable.value is not None
