@@ -8,7 +8,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Graph, GraphOutput, Task, TensorType
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.plan.renaming import fixed_dims, with_fixed_dims
-from tests.verify.test_pointed_sizes import TASK
+from tests.verify.copies import TASK
 
 
 def task_of(*shape: str) -> Task:

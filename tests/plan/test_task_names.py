@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.plan.printer import print_plan
 from kernel_lsp.plan.renaming import with_task_names
-from tests.verify.test_pointed_sizes import TASK
+from tests.verify.copies import TASK
 
 PLAN = """\
 // kernel-lsp: 1

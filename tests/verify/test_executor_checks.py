@@ -26,7 +26,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
 from kernel_lsp.verify.cpu.prepared import LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case, Plan, Progress
-from tests.verify.test_pointed_sizes import prepared
+from tests.verify.copies import prepared
 
 
 class SlowKernel(LoadedKernel):

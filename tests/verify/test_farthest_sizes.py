@@ -10,7 +10,7 @@ from kernel_lsp.core.plan import BoundLaunch
 from kernel_lsp.verify.probes.far_sizes import FIRST_BIT, far_apart, spread
 from kernel_lsp.verify.probes.finder import FARTHEST, finder_of
 from kernel_lsp.verify.probes.sizes import farthest_operations
-from tests.verify.test_pointed_sizes import KNOWN, prepared
+from tests.verify.copies import KNOWN, prepared
 
 LAUNCH = "launch: k<<<ceil_div(B * D, 256), 256>>>(x, out, D)"
 

@@ -9,7 +9,7 @@ from kernel_lsp.core.verdict import Built, KernelFacts
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.launch_limits import refused_launch, refused_when_larger
-from tests.verify.test_pointed_sizes import prepared
+from tests.verify.copies import prepared
 
 GPU = find_gpu("H200")
 

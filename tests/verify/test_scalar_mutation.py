@@ -26,8 +26,8 @@ from kernel_lsp.verify.session.scalar_mutation import (
     far,
 )
 from kernel_lsp.verify.session.session import Session
-from tests.verify.test_pointed_sizes import TASK as COPY
-from tests.verify.test_pointed_sizes import prepared
+from tests.verify.copies import TASK as COPY
+from tests.verify.copies import prepared
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASK = """import torch

@@ -20,7 +20,7 @@ from kernel_lsp.verify.model.cases import Case, Plan
 from kernel_lsp.verify.oracle.case_store import CaseStore
 from kernel_lsp.verify.session import evaluation
 from tests.corpora import Kernel, evaluate_all, is_caught, is_passed, read_kernels
-from tests.verify.test_pointed_sizes import TASK
+from tests.verify.copies import TASK
 
 TESTS = Path(__file__).parent.parent
 RACES = (

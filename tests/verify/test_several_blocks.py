@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.sizes import several_blocks_sizes
-from tests.verify.test_pointed_sizes import prepared
+from tests.verify.copies import prepared
 
 WATCHED: list[Sizes] = [{"B": 7, "D": 5}, {"B": 3, "D": 1031}]
 KNOWN: list[Sizes] = [*WATCHED, {"B": 6, "D": 1000}, {"B": 2, "D": 2001}]

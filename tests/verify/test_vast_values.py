@@ -7,7 +7,7 @@ import pytest
 from kernel_lsp.core.verdict import CaseResult, Mismatch, TensorError
 from kernel_lsp.verify.probes.far_sizes import LONG_ROW, MANY_ROWS, is_gross, vast_sizes_of_one
 from kernel_lsp.verify.probes.finder import finder_of
-from tests.verify.test_pointed_sizes import KNOWN, prepared
+from tests.verify.copies import KNOWN, prepared
 
 LAUNCH = "launch: k<<<B, 256>>>(x, out, D)"
 

@@ -34,7 +34,7 @@ from kernel_lsp.verify.session.scalar_mutation import MutatedTask
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.verifier import Verifier
 from tests.corpora import Kernel, read_kernels
-from tests.verify.test_pointed_sizes import TASK
+from tests.verify.copies import TASK
 from tests.verify.test_scalar_mutation import counted_captures
 
 CORPUS = Path(__file__).parent.parent / "attacks"

@@ -1,4 +1,4 @@
-"""Results of 16 bits that are cut off, beside those that are rounded in any way that a right kernel has."""
+"""Values of 16 bits: rounded to the nearest, rounded once, and truncated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.verify.oracle.narrow_rounding import FORMATS, cut_off, last_place, nearest
+from kernel_lsp.verify.oracle.narrow_rounding import FORMATS, cut_off, last_place, nearest, with_one_answer
+from tests.worker.capturing import capture_text, tensor
 
 N = 8192
 
@@ -89,3 +90,75 @@ def test_wide_types_are_not_looked_at(numbers: Numbers) -> None:
 def test_numbers_that_are_not_finite_say_nothing(numbers: Numbers) -> None:
     numbers.exact[::7], numbers.cut[::7] = np.nan, np.inf
     assert cut_off(numbers.cut, numbers.exact, numbers.dtype, None) is not None
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_f16_is_what_numpy_rounds_to() -> None:
+    values = RNG.standard_normal(10_000) * np.exp(RNG.uniform(-20, 12, 10_000))
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16).astype(np.float64)
+    np.testing.assert_array_equal(nearest(values, DType.F16), expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.0 + 2.0**-8, 1.0),
+        (1.0 + 3 * 2.0**-8, 1.0 + 2.0**-6),
+        (1.0 + 2.0**-8 + 2.0**-40, 1.0 + 2.0**-7),
+        (-3.0, -3.0),
+        (0.0, 0.0),
+        (2.0**-134, 0.0),
+        (1.5 * 2.0**-133, 2.0**-132),
+        (3.4e38, np.inf),
+        (-np.inf, -np.inf),
+    ],
+)
+def test_bf16_ties_go_to_even_and_nothing_is_rounded_twice(value: float, expected: float) -> None:
+    assert float(nearest(np.array([value]), DType.BF16)[0]) == expected
+
+
+def test_a_nan_stays_one() -> None:
+    assert np.isnan(nearest(np.array([np.nan]), DType.BF16)).all()
+
+
+ONE = ("x + y", "torch.relu(x - y)", "(x * y).t()", "x * 0.5", "-x.abs()", "w.to(torch.float16)", "w.to(x.dtype)")
+MORE = (
+    "x * 0.3",
+    "x + y + x",
+    "torch.add(x, y, alpha=2)",
+    "x.sum(-1)",
+    "torch.exp(x)",
+    "x - 0 * y",
+    "w + w",
+    "(w + w).to(x.dtype)",
+    "d.to(x.dtype)",
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, bool]:
+    """By the expression that makes an output, of one capture. w is f32, d f64, the others bf16."""
+    expressions = (*ONE, *MORE)
+    dtypes = {"x": "bf16", "y": "bf16", "w": "f32", "d": "f64"}
+    task = capture_text(
+        f"def f(x, y, w, d): return {', '.join(expressions)}",
+        "f",
+        inputs=[tensor(name, 8, 16, dtype=dtype) for name, dtype in dtypes.items()],
+    )
+    single = with_one_answer(task.forward)
+    return {e: output.name in single for e, output in zip(expressions, task.forward.outputs, strict=True)}
+
+
+@pytest.mark.parametrize("expression", ONE)
+def test_one_rounding_at_most_has_one_answer(found: dict[str, bool], expression: str) -> None:
+    assert found[expression]
+
+
+@pytest.mark.parametrize("expression", MORE)
+def test_what_is_rounded_twice_or_by_way_of_f32_or_not_of_16_bits_is_held_to_its_budget(
+    found: dict[str, bool], expression: str
+) -> None:
+    assert not found[expression]

@@ -6,8 +6,7 @@ import pytest
 
 from kernel_lsp.errors import PlanError
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-
-from .test_pointed_sizes import TASK
+from tests.verify.copies import TASK
 
 
 def prepared(launch: str, where: str = "") -> Prepared:
