@@ -50,7 +50,8 @@ class Symbol(Atom):
         self, name: str, minimum: int = 0, definition: Expression | None = None, exact: Index | None = None
     ) -> None:
         self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
-        self.digest = digest_of("symbol", name, minimum, str(definition) if exact is None else exact.digest)
+        own = b"" if definition is None else str(definition).encode()
+        self.digest = digest_of("symbol", name, minimum, own if exact is None else exact.digest)
         self.variables, self.reads_memory = frozenset(), False
 
 
