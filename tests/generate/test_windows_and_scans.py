@@ -25,6 +25,8 @@ from tests.generate.harness import check, plan_text, tensor
         "F.interpolate(x, scale_factor=1.5, mode='nearest')",
         "F.interpolate(x, scale_factor=1.5, mode='nearest-exact')",
         "F.interpolate(x, scale_factor=1.5, mode='bicubic')",
+        "F.interpolate(x, size=(4, 20), mode='bilinear', antialias=True)",
+        "F.interpolate(x, scale_factor=0.4, mode='bicubic', antialias=True)",
     ],
 )
 def test_pooling_forward_and_backward(call: str) -> None:

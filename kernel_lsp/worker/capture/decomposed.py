@@ -85,6 +85,45 @@ def _padded(place: torch.Tensor, size: int, padding: int, aligns_corners: bool) 
     return place.clamp(0, size - 1) if padding in (BORDER, REFLECTION) else place
 
 
+def _antialiased(
+    share: Callable[[torch.Tensor], torch.Tensor],
+    reach: int,
+    source: torch.Tensor,
+    sizes: Sequence[int] | None,
+    aligns_corners: bool,
+    scales: Sequence[float] | None = None,
+) -> torch.Tensor:
+    """Return images (N, C, H, W) resized along W, then H. An element has a `share` of those up to `reach` away, in
+    output positions where there are fewer of them."""
+    result = source.to(_computed_type(source.dtype))
+    for axis in (-1, -2):
+        n, scale = source.shape[axis], None if scales is None else scales[axis]
+        n_out = sizes[axis] if sizes is not None else torch.sym_int(n * scale)  # type: ignore[operator]
+        before, after = (torch.scalar_tensor(each, dtype=result.dtype, device=source.device) for each in (n, n_out))
+        ratio = before / after if scale is None else torch.full_like(after, 1 / scale)
+        ratio = (before - 1) / (after - 1).clamp(min=1) if aligns_corners else ratio
+        width = ratio.clamp(min=1)
+        taps = torch.arange(2 * reach * (n // torch.sym_max(n_out - 1, 1) + 1) + 1, device=source.device)
+        centre = (torch.arange(n_out, dtype=result.dtype, device=source.device) + 0.5)[:, None] * ratio
+        first, end = ((centre + side * width + 0.5).to(torch.int64) for side in (-reach, reach))
+        place = first.clamp(min=0) + taps
+        inside = place < end.clamp(max=n)
+        weight = torch.where(inside, share(((place - centre + 0.5) / width).abs()), 0)
+        rows = result.movedim(axis, -1)[..., torch.where(inside, place, 0)]
+        result = (rows * (weight / weight.sum(-1, keepdim=True))).sum(-1).movedim(-1, axis)
+    return result.to(source.dtype)
+
+
+def _linear(away: torch.Tensor) -> torch.Tensor:
+    return (1 - away).clamp(min=0)
+
+
+def _smooth(away: torch.Tensor) -> torch.Tensor:
+    """Return the share of Keys' kernel of -1/2, which antialiased resizing uses."""
+    near, far = (1.5 * away - 2.5) * away * away + 1, ((-0.5 * away + 2.5) * away - 4) * away + 2
+    return torch.where(away < 1, near, torch.where(away < 2, far, 0))
+
+
 def histc(source: torch.Tensor, n_bins: int = 100, low: Any = 0, high: Any = 0) -> torch.Tensor:
     """Return the (n_bins,) counts of the elements between `low` and `high`, or between the extremes where these are
     equal."""
@@ -244,6 +283,8 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     own = {
         aten.grid_sampler.default: grid_sampler,
         aten.histc.default: histc,
+        aten._upsample_bilinear2d_aa.vec: functools.partial(_antialiased, _linear, 1),
+        aten._upsample_bicubic2d_aa.vec: functools.partial(_antialiased, _smooth, 2),
         **dict.fromkeys(BAGS, embedding_bag),
     }
     names = ("upsample_bicubic2d", *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)))
