@@ -181,6 +181,7 @@ class DraftPlan(_Request):
     """A launch plan for a text without one. Result: `PlanDraft`."""
 
     method: Literal["draft_plan"] = "draft_plan"
+    file: Path
     text: str
 
 

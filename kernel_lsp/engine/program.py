@@ -147,8 +147,9 @@ def _machine_code(request: GetMachineCode) -> Noun:
 
 def _drafted(request: DraftPlan) -> Noun:
     from kernel_lsp.source.plan_draft import draft_plan
+    from kernel_lsp.source.plan_task import task_beside
 
-    return PlanDraft(text=draft_plan(request.text))
+    return PlanDraft(text=draft_plan(request.text, task_beside(request.file, request.text)))
 
 
 def _reply(request: Request, result: Noun) -> Reply:

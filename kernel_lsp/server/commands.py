@@ -36,7 +36,9 @@ TOP = TextRange(0, 0, 0, 0)
 async def write_plan(state: State, document: Document) -> None:
     """Draft a plan and insert it at the top, unless the text has changed meanwhile."""
     serial = document.serial
-    reply = await state.engines.of(file_of(document).parent).ask(DraftPlan(id=new_id(), text=document.text))
+    reply = await state.engines.of(file_of(document).parent).ask(
+        DraftPlan(id=new_id(), file=file_of(document), text=document.text)
+    )
     draft = PlanDraft.model_validate(reply.result).text if reply.result is not None else ""
     if not draft:
         state.client.warn(reply.error.message if reply.error is not None else NOTHING)

@@ -171,7 +171,7 @@ class _Draft:
         name = _short(self.steps[-1].signature.name)
         op = f"// op: {name}({', '.join(parameters)}) -> ({', '.join(map(self._declared, results))})"
         plan = ["// kernel-lsp: 1", f"// task: {self.task}", op, *body]
-        return _lowered("\n".join([*plan, f"// Complete {self._completed()}."]), free)
+        return _lowered("\n".join([*plan, *self._completed()]), free)
 
     def _name_values(self, step: _Step) -> None:
         for parameter, argument in step.pairs:
@@ -349,9 +349,11 @@ class _Draft:
     def _sized(self, name: str) -> bool:
         return any(_mentions(shape, name) for shape in self.shapes.values())
 
-    def _completed(self) -> str:
-        parts = list(dict.fromkeys(["the task", *self.open]))
-        return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    def _completed(self) -> list[str]:
+        """Return the comment that names what a person completes; none where nothing is open."""
+        parts = list(dict.fromkeys([*(["the task"] if self.task == TASK else []), *self.open]))
+        last = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+        return [f"// Complete {last}."] if parts else []
 
 
 def _warnings(step: _Step) -> Iterator[str]:

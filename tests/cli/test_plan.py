@@ -28,3 +28,20 @@ def test_a_plan_is_written_at_the_top_once(tmp_path: Path) -> None:
     status, text = drafted(tmp_path, write=True)
     assert (status, parse(text).findings, text.endswith(KERNEL)) == (0, (), True)
     assert drafted(tmp_path, text, write=True) == (2, text)
+
+
+@pytest.mark.parametrize(
+    ("python", "task"),
+    [
+        ("def fill(x):\n    return torch.full_like(x, 3).relu()\n", "task: m.py::fill"),
+        ("class Fill(nn.Module):\n    def forward(self, x):\n        return x\n", "task: m.py::Fill"),
+        ("def other(x):\n    return torch.relu(x)\n", "task: model.py::symbol"),
+        ("def fill(:\n", "task: model.py::symbol"),
+    ],
+)
+def test_the_task_is_the_target_beside_it_of_the_kernels_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], python: str, task: str
+) -> None:
+    (tmp_path / "m.py").write_text(f"import torch\nfrom torch import nn\n\n\n{python}")
+    drafted(tmp_path, KERNEL.replace("fill", "fill_kernel"), write=False)
+    assert task in capsys.readouterr().out.splitlines()[1]

@@ -179,6 +179,7 @@ def test_what_the_host_sets_to_zero_is_filled_and_what_one_launch_hands_on_is_sc
 def test_only_what_no_text_says_is_left_to_a_person() -> None:
     assert complete(MATMUL) == "// Complete the task."
     assert complete(UNKNOWN) == "// Complete the task, the grid and the block."
+    assert "Complete" not in draft_plan(MATMUL, "model.py::matmul")
     assert "updates `data` in place" in draft_plan(IN_PLACE)
 
 
