@@ -16,8 +16,8 @@ from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.captured_sizes import SUFFIX, by_sizes, sizes_to_fix
-from kernel_lsp.generate.channels import channels_of
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
+from kernel_lsp.generate.interleaved_channels import channels_of
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.kept_for_backward import (
@@ -35,7 +35,7 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.plan.printer import print_plan
-from kernel_lsp.process.collection import paused_collection
+from kernel_lsp.process.gc_pause import paused_collection
 
 MAX_KNOB_ROUNDS = 4
 """Maximum rounds of knob collection. A choice of structure may add kernels with knobs, e.g. the second half of a split

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from kernel_lsp.process.collection import paused_collection
+from kernel_lsp.process.gc_pause import paused_collection
 from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.checks.findings import FindingLog, Place
 from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.evolve.agent.proposal import N_TURNS, ToolCall, read_tool
+from kernel_lsp.evolve.agent.multi_turn import N_TURNS, ToolCall, read_tool
 from kernel_lsp.evolve.run.request import ModelChoices
 from tests.evolve.world import Ran, World, reply
 from tests.scripted_model import ScriptedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.rules import cuda
-from kernel_lsp.rules.cuda.host.repeated import repeated_arguments
+from kernel_lsp.rules.cuda.host.repeated_arguments import repeated_arguments
 from kernel_lsp.rules.finding import apply_fix
 
 ROW = "int row = blockIdx.x * blockDim.x + threadIdx.x;\nif (row >= n) return;\n"

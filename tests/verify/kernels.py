@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
-from kernel_lsp.verify.probes.kernel import Kernel
+from kernel_lsp.verify.probes.probed_kernel import Kernel
 
 TEXT = """// kernel-lsp: 1
 // op: f(x: {type}) -> (out: {type})

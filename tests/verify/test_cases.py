@@ -17,7 +17,7 @@ from kernel_lsp.verify.model.cases import (
     configured_sizes,
 )
 from kernel_lsp.verify.probes.finder import REDUCED, Finder
-from kernel_lsp.verify.probes.kernel import families_of, proposed
+from kernel_lsp.verify.probes.probed_kernel import families_of, proposed
 from kernel_lsp.verify.probes.sizes import captured_rows, least_sizes, many_rows, reduced_sizes, vast_sizes, wide_sizes
 from kernel_lsp.verify.probes.table import TABLE, equal_integers
 from tests.verify.kernels import kernel_of, task_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_lsp.verify.model.cases import OFFSET_FAMILY, OPERATOR_ALIGNMENT_BYTES, Case
-from kernel_lsp.verify.probes.kernel import proposed
+from kernel_lsp.verify.probes.probed_kernel import proposed
 from kernel_lsp.verify.probes.table import TABLE
 from kernel_lsp.worker.shipped import operator_launches
 from tests.verify.kernels import kernel_of, task_of

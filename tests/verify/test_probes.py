@@ -8,7 +8,7 @@ import pytest
 
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.model.defences import DEFENCES, SWITCHED, without
-from kernel_lsp.verify.probes.kernel import proposed
+from kernel_lsp.verify.probes.probed_kernel import proposed
 from kernel_lsp.verify.probes.table import TABLE
 from tests.verify.kernels import kernel_of, task_of
 

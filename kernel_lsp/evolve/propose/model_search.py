@@ -18,7 +18,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateProposed, Event, GenerationStarted, NewBest
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import RepliesAwaited
-from kernel_lsp.evolve.agent.proposal import AgentProposal
+from kernel_lsp.evolve.agent.multi_turn import AgentProposal
 from kernel_lsp.evolve.archive.model_records import ModelRecords
 from kernel_lsp.evolve.propose.feedback import ProfileDigest, facts_of_kernel
 from kernel_lsp.evolve.propose.population import SEED_SLOT, Member, Plan, plan_proposal, ranked

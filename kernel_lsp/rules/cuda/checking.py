@@ -18,7 +18,7 @@ from kernel_lsp.rules.cuda.function_summary import (
     read_plan,
 )
 from kernel_lsp.rules.cuda.host import extension, host, launch_sizes, launches, lifetimes, pointers, timing, transfers
-from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument
+from kernel_lsp.rules.cuda.host.repeated_arguments import RepeatedArgument
 from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, identifiers_in, type_parameters
 from kernel_lsp.rules.cuda.memory import access, restrict, shared, strides, uninitialized
 from kernel_lsp.rules.cuda.model import Function, read_function

@@ -15,7 +15,7 @@ from kernel_lsp.rules.cuda import declarations, fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.host.axes import AxisSize, axis_sizes, linear_sizes
 from kernel_lsp.rules.cuda.host.launch_shapes import LaunchShape, launch_shapes
-from kernel_lsp.rules.cuda.host.repeated import RepeatedArgument, repeated_arguments
+from kernel_lsp.rules.cuda.host.repeated_arguments import RepeatedArgument, repeated_arguments
 from kernel_lsp.rules.cuda.kernel_texts import (
     DEVICE_TEXT,
     GRID_SIZE,

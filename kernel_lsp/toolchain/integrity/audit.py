@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.process.collection import paused_collection
+from kernel_lsp.process.gc_pause import paused_collection
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.integrity.address_data import uses_as_data
 from kernel_lsp.toolchain.integrity.device_state import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.process.collection import paused_collection
+from kernel_lsp.process.gc_pause import paused_collection
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
@@ -30,7 +30,8 @@ from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import larger_sizes
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, distinct
-from kernel_lsp.verify.probes.kernel import (
+from kernel_lsp.verify.probes.mined_constants import sizes_with_room
+from kernel_lsp.verify.probes.probed_kernel import (
     EQUAL_TERMS,
     EXACT_SUMS,
     FIRST,
@@ -44,7 +45,6 @@ from kernel_lsp.verify.probes.kernel import (
     probe,
     proposed,
 )
-from kernel_lsp.verify.probes.mined_constants import sizes_with_room
 from kernel_lsp.verify.probes.sizes import (
     MAX_VAST_HERE,
     captured_rows,

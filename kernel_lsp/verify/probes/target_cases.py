@@ -22,7 +22,7 @@ from kernel_lsp.core.verdict import Built
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.model.cases import LATE_EXTREMES, Case, OperationKind, Sizes, n_elements, shape_of
 from kernel_lsp.verify.probes.finder import MAX_WIDE_ELEMENTS, Budget, Finder, PlanFinder
-from kernel_lsp.verify.probes.kernel import HALFWAY
+from kernel_lsp.verify.probes.probed_kernel import HALFWAY
 
 TIED_ROWS, TIED_COLUMNS = "tied_rows", "tied_columns"
 BEYOND_16_BITS = 70_001

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.channels import CHANNELS
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import (
     MAX_PACK_BYTES,
@@ -31,6 +30,7 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
+from kernel_lsp.generate.interleaved_channels import CHANNELS
 from kernel_lsp.generate.ir.index import (
     ONE,
     ZERO,

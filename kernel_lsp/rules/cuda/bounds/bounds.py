@@ -9,8 +9,8 @@ from itertools import islice
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.bounds.borders import before_the_border, beyond_the_row
 from kernel_lsp.rules.cuda.bounds.neighbours import beyond_the_check, sum_terms, unguarded_coordinates
+from kernel_lsp.rules.cuda.bounds.stencil_borders import before_the_border, beyond_the_row
 from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, THREAD_WORDS, WARNING, barriers_in, declare, hit
 from kernel_lsp.rules.cuda.members import members_of_parameter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.bounds.borders import is_of_grid
+from kernel_lsp.rules.cuda.bounds.stencil_borders import is_of_grid
 from kernel_lsp.rules.cuda.declare import BLOCK_WORDS, LOOP_WORDS, THREAD_WORDS, WARNING, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.threads.threads import is_loop_variable

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from kernel_lsp.process.collection import paused_collection
+from kernel_lsp.process.gc_pause import paused_collection
 
 
 def fail_inside() -> None:
