@@ -171,3 +171,14 @@ def test_what_the_order_of_equal_elements_decides_is_unspecified() -> None:
             backward=True,
             families=("normal", "small_integers"),
         )
+
+
+def test_gates_that_are_nan_are_equal_too() -> None:
+    """The order of a row of NaN decides the load, which is in the gradients of all rows."""
+    text = """
+    def f(x):
+        gates = x.softmax(-1)
+        load = F.one_hot(gates.topk(2, -1).indices, 4).to(x.dtype).mean((0, 1))
+        return (load * gates.mean(0)).sum()
+    """
+    check(text, inputs=[tensor("x", 12, 4)], backward=True, families=("normal", "special_nan"))

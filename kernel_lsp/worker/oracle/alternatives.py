@@ -252,7 +252,7 @@ def _nan_gradients(of: Answers) -> None:
     pairs = zip(captured.backward.of, captured.backward.results)
     wanted, values = [position for position, result in pairs if result is not None], of.values()
     of_nans = [torch.isnan(values[p]) & ~torch.isnan(gradient) for p, gradient in zip(wanted, of.expected)]
-    of.any_of = either(undecided(of.expected, others, among_floats=True), of_nans)
+    of.any_of = either(of.any_of, either(undecided(of.expected, others, among_floats=True), of_nans))
 
 
 def _initial_extremes(of: Answers) -> None:
