@@ -72,6 +72,8 @@ STUDENT_T = (
 """Quantiles at 97.5 % by degrees of freedom, from 1; the last one serves for more."""
 BEST = ("best", "from_default")
 """Results with best replies to prompts that show the generator's kernels: older ones, or its default of that day."""
+KEPT_DEFAULT = {"of": "generator,", "name": "no reply counts", "is_full": False}
+"""Row in place of the best reply of a task that has none: the generator's kernel is kept."""
 COMPARED = ("best-of-n", "evolve")
 REFINED = "refine"
 BASE_ARM = "ordered"
@@ -210,19 +212,22 @@ def _interval(gains: Sequence[float]) -> tuple[float, float]:
 
 
 def print_best(measured: dict[str, Any], title: str) -> None:
-    """Print the fastest correct reply of each task beside the generator's default schedule and its fastest one."""
+    """Print the fastest correct reply of each task beside the generator's default schedule and its fastest one. Where
+    ``counted`` is ``full``, replies without a full verdict do not count."""
     print(f"\n{title}: best replies beside the generator of {measured['date']}, times of one run in us")
     gains: dict[str, list[float]] = {"default": [], "fastest schedule": []}
     for task in sorted({row["task"] for row in measured["rows"]}):
         rows = [row for row in measured["rows"] if row["task"] == task]
         ours = {row["subject"]: row["time_us"] for row in rows if row["of"] == "generator"}
         replies = [row for row in rows if row.get("outcome") == "correct"]
-        best = min(replies, key=lambda row: float(row["time_us"]))
+        if measured.get("counted") == "full":
+            replies = [row for row in replies if row["is_full"]]
+        best = min(replies, key=lambda row: float(row["time_us"]), default=KEPT_DEFAULT | {"time_us": ours["default"]})
         eager = min((row["time_us"] for row in rows if row["of"] == "eager"), default=math.nan)
         compiled = min((row["time_us"] for row in rows if row["of"].startswith("compile")), default=math.nan)
         of_generator = {"default": ours["default"], "fastest schedule": min(ours.values())}
         for name, time_us in of_generator.items():
-            gains[name].append(math.log(time_us / best["time_us"]))
+            gains[name].append(math.log(time_us / best["time_us"]) if replies else 0.0)
         shown = ", ".join(f"{name} {us:.1f} ({us / best['time_us']:.3f}x)" for name, us in of_generator.items())
         depth = "full verdict" if best["is_full"] else "screened"
         reply = f"{best['time_us']:.1f} ({best['of']} {best['name']}, {depth})"

@@ -95,6 +95,25 @@ def test_evidence_compares_the_best_correct_reply_with_the_fastest_schedule(tmp_
     assert "reply 40.0 (evolve ring, screened), default 80.0 (2.000x), fastest schedule 60.0 (1.500x) of 2" in shown
 
 
+def test_evidence_keeps_the_generator_s_kernel_where_no_reply_has_a_full_verdict(tmp_path: Path) -> None:
+    rows = [
+        {"task": "a", "subject": "default", "of": "generator", "time_us": 80.0},
+        {
+            "task": "a",
+            "subject": "1",
+            "of": "evolve",
+            "name": "n",
+            "is_full": False,
+            "time_us": 40.0,
+            "outcome": "correct",
+        },
+    ]
+    best = tmp_path / "best.json"
+    best.write_text(json.dumps({"date": "today", "counted": "full", "rows": rows}))
+    assert "no reply counts" in evidence(tmp_path, "--best", best)
+    assert "against the generator's default: 1.00x" in evidence(tmp_path, "--best", best)
+
+
 def write_arm(folder: Path, task: str, arm: str, times_us: Sequence[float | None], conversation_size: int = 8) -> None:
     """Write replies to prompts whose fastest kernel takes 100 us: None if incorrect, 0 if not measured."""
     kernels = [
