@@ -22,7 +22,9 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.builder import Call, lowers, read
 
 
-@lowers("view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten")
+@lowers(
+    "view", "reshape", "_unsafe_view", "_reshape_alias", "view_copy", "flatten", "unflatten", "squeeze", "squeeze_copy"
+)
 def _reshape(call: Call) -> Tensor:
     return call.builder.reshaped(call.tensor(0), call.shape())
 
@@ -46,11 +48,6 @@ def _expand(call: Call) -> Tensor:
 def _unsqueeze(call: Call) -> Tensor:
     source = call.tensor(0)
     return call.builder.unsqueezed(source, [call.axis(1, "dim", len(source.shape) + 1)])
-
-
-@lowers("squeeze", "squeeze_copy")
-def _squeeze(call: Call) -> Tensor:
-    return call.builder.reshaped(call.tensor(0), call.shape())
 
 
 @lowers("unfold")
