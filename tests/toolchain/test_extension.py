@@ -80,6 +80,7 @@ async def test_kernels_and_host_code_are_built_apart(tmp_path: Path) -> None:
     assert "device.cu" in log
     assert [line for line in log.splitlines() if "-shared-stubs" in line and "device.cu" in line]
     assert "whole.cu" not in log
+    assert "-D__CUDA_NO_HALF_OPERATORS__" in log  # as torch.utils.cpp_extension does: `c10::Half` has its own
 
 
 async def test_the_same_build_is_kept(tmp_path: Path) -> None:

@@ -30,9 +30,16 @@ from kernel_lsp.toolchain.extension.headers import ALL_OPERATORS, Headers, heade
 from kernel_lsp.toolchain.extension.tools import ExtensionTools
 from kernel_lsp.toolchain.nvrtc.build_cache import content_key
 
-FORMAT = "5"
+FORMAT = "6"
 """Cache format, raised when cached builds become outdated."""
 DEADLINE_S = 180.0
+NO_OPERATORS = (
+    "__CUDA_NO_HALF_OPERATORS__",
+    "__CUDA_NO_HALF_CONVERSIONS__",
+    "__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "__CUDA_NO_HALF2_OPERATORS__",
+)
+"""Macros that torch.utils.cpp_extension defines for nvcc, too. Without them, comparing two `c10::Half` is ambiguous."""
 MAX_OUTPUT_BYTES = 1 << 20
 MAX_FINDINGS = 50
 MAX_LINE_CHARACTERS = 1000
@@ -135,6 +142,7 @@ class ExtensionBuilder:
         """Return the command to compile kernels, with PyTorch's headers on the path for kernels that use its types."""
         includes = [f"-I{path}" for path in self._facts.includes]
         flags = ["-O3", f"-std={self.standard}", "-lineinfo", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC", "-w"]
+        flags += [f"-D{name}" for name in NO_OPERATORS]
         macros = [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", f"-D_GLIBCXX_USE_CXX11_ABI={self._facts.cxx11_abi}"]
         nvcc = self._tools.nvcc or "nvcc"
         return [nvcc, *flags, *macros, f"-arch={self._architecture}", *includes, "-c", f"{name}.cu", "-o", f"{name}.o"]
