@@ -37,6 +37,7 @@ local function session()
   end, get(0))
   seen.root = require("kernel_lsp").clients()[1].config.root_dir
 
+  vim.cmd("LspKernelUseNow")
   vim.api.nvim_win_set_cursor(0, { tonumber(vim.env.SCALE_LINE), 0 })
   vim.cmd("LspKernelOptimize")
   until_holds("a job", function()

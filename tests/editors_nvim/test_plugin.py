@@ -37,7 +37,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_commands_are_there(seen: dict[str, Any]) -> None:
-    names = ("Optimize", "Cancel", "Resume", "Check", "Measure", "Report", "Show", "Apply", "Discard")
+    names = ("Optimize", "Cancel", "UseNow", "Resume", "Check", "Measure", "Report", "Show", "Apply", "Discard")
     assert {f"LspKernel{name}" for name in names} <= set(seen["commands"])
 
 
@@ -86,6 +86,10 @@ def test_ptx_of_the_cursors_line_is_highlighted_in_a_split_that_follows(seen: di
 def test_a_job_is_cancelled_and_without_one_that_is_said(seen: dict[str, Any]) -> None:
     assert seen["cancelled"] == "cancelled"
     assert "kernel-lsp: there is no job to cancel" in seen["messages"]
+
+
+def test_there_is_nothing_to_use_before_a_kernel_is_verified(seen: dict[str, Any]) -> None:
+    assert "kernel-lsp: no run has a verified kernel yet" in seen["messages"]
 
 
 def test_checkhealth_and_help_answer(seen: dict[str, Any]) -> None:
