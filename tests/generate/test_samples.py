@@ -27,6 +27,12 @@ def test_samples_of_an_image(settings: str) -> None:
     check(text, inputs=[IMAGE, GRID], backward=True, families=FAMILIES, sizes=({}, {"H2": 1}))
 
 
+def test_samples_at_places_that_are_no_numbers() -> None:
+    """PyTorch takes the first element there. Its gradients for infinite coordinates end the process."""
+    text = "def f(x, grid): return F.grid_sample(x, grid, padding_mode='reflection', align_corners=False)"
+    check(text, inputs=[IMAGE, GRID], families=("special_inf", "special_nan"))
+
+
 def test_samples_of_16_bits_and_of_a_volume() -> None:
     text = "def f(x, grid): return F.grid_sample(x, grid, align_corners=True)"
     halves = [tensor("x", 2, 3, 7, 9, dtype="f16"), tensor("grid", 2, 5, 6, 2, dtype="f16")]

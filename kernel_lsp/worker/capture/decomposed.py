@@ -82,7 +82,9 @@ def _padded(place: torch.Tensor, size: int, padding: int, aligns_corners: bool) 
         away = (place - low).abs()
         rest, n_turns = torch.fmod(away, span), torch.floor(away / span)
         place = torch.where(torch.fmod(n_turns, 2) == 0, rest + low, span - rest + low)
-    return place.clamp(0, size - 1) if padding in (BORDER, REFLECTION) else place
+    if padding not in (BORDER, REFLECTION):
+        return place
+    return torch.where(place.isnan(), 0, place).clamp(0, size - 1)
 
 
 def _antialiased(
