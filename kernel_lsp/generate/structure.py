@@ -46,6 +46,7 @@ from kernel_lsp.generate.schedule.split_choice import (
     MAX_SKINNY,
     MAX_SPLIT_PRODUCTS,
     MAX_WARPS,
+    MIN_GATHERED_PRODUCTS,
     MIN_SKINNY_TERMS,
     MIN_SPLIT_TERMS,
     MIN_TERMS_OF_REGISTER_TILES,
@@ -370,7 +371,8 @@ class _Planner:
         suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
         if n_terms <= MAX_DIRECT_TERMS and not (suits_tensor_cores and are_matrices and contraction.batch_axes):
             return "direct"
-        return "tensor_cores" if suits_tensor_cores else "tiled"
+        is_gathered = operand == DType.F32 and fills_fragments and not are_matrices and count >= MIN_GATHERED_PRODUCTS
+        return "tensor_cores" if suits_tensor_cores or is_gathered else "tiled"
 
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
         """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""

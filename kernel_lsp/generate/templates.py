@@ -127,10 +127,10 @@ SHARED_TILES = {
 MIN_PACKED_BOXES = 1 << 19
 """Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
 MIN_TERMS_OF_LARGE_TILES = 512
-"""Minimum terms for tiles of 8 x 8 sums: with fewer than a pack for each of 128 threads, smaller tiles keep more warps
-busy."""
+"""Minimum terms for tiles of 8 x 8 sums: with fewer than a pack for each of 128 threads, warps would be idle."""
 FLAT_THREADS = 256
-"""Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle."""
+"""Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle. With
+constant sizes a convolution of (64, 1, 28, 28) with its pooling took 4.0 us on an H200 in planes, 3.6 so."""
 
 
 @dataclass(frozen=True)
@@ -434,9 +434,9 @@ class GroupRenderer:
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
-        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
-        is_flat = is_worth_it and bool(whole_sizes(group, self.workload))
-        default_threads = self.threads or (FLAT_THREADS if is_flat else (fitting or [128])[0])
+        is_constant = all(size.constant is not None for size in group.shape)
+        is_flat = is_constant or (is_worth_it and bool(whole_sizes(group, self.workload)))
+        default_threads = 128 if is_constant else FLAT_THREADS if is_flat else (fitting or [128])[0]
         threads = self.threads or pick(
             f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
         )

@@ -98,7 +98,14 @@ def test_networks_of_many_calls_have_no_variants() -> None:
 
 def test_channels_of_a_convolution_share_its_pixels() -> None:
     inputs = [tensor("x", 64, 1, 28, 28), tensor("w", 32, 1, 3, 3), tensor("b", 32)]
-    assert plan_text(CONVOLUTION, inputs=inputs, variants=True).realize({}).schedule["f.box"] == "1x4x1x1"
+    schedule = plan_text(CONVOLUTION, inputs=inputs, variants=True).realize({}).schedule
+    assert (schedule["f.box"], schedule["f.planes"], schedule["f.threads"]) == ("1x4x1x1", 0, 128)
+
+
+def test_small_convolutions_of_many_channels_take_tensor_cores() -> None:
+    inputs = [tensor("x", 8, 16, 32, 32), tensor("w", 16, 16, 3, 3)]
+    program = plan_text("def f(x, w): return F.conv2d(x, w, padding=1)", inputs=inputs, variants=True)
+    assert program.realize({}).schedule["f.convolution.contraction"] == "tensor_cores"
 
 
 def test_one_block_of_few_rows_has_a_thread_for_each() -> None:
