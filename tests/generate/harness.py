@@ -36,7 +36,7 @@ from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import BACKWARD_FACTOR, FORWARD_FACTOR, compare, is_within_budget
 from tests.worker.capturing import capture_text_once, make_case, scalar, tensor, with_worker
 
-__all__ = ["Checked", "check", "plan_text", "run", "scalar", "tensor"]
+__all__ = ["Checked", "built", "check", "plan_text", "run", "scalar", "tensor"]
 
 Sizes = Mapping[str, int]
 
@@ -88,6 +88,11 @@ def check(
     return check_program(program, schedule=schedule or {}, families=families, sizes=sizes)
 
 
+def built(text: str) -> Built:
+    """Compile a kernel file."""
+    return _LOOP.run_until_complete(_build(text, parse_or_raise(text, "kernel.cu")))
+
+
 def check_program(
     program: Program,
     *,
@@ -101,7 +106,7 @@ def check_program(
     signatures = kernel_signatures(cuda)
     problems = [finding.message for finding in check_plan(plan, signatures) if finding.severity == "error"]
     assert not problems, f"{problems}\n{cuda}"
-    built = _LOOP.run_until_complete(_build(cuda, plan))
+    compiled = _LOOP.run_until_complete(_build(cuda, plan))
     captured = {symbol.name: symbol.captured for symbol in task.symbols}
     operations = [("forward", plan.forward, task.forward)]
     if task.backward is not None:
@@ -116,7 +121,7 @@ def check_program(
                 if not changed:
                     scalars = {each.name: each.value for each in task.arguments if isinstance(each, TaskScalar)}
                     assert contract_holds(operation, shapes, scalars), f"{kind} excludes the captured sizes\n{cuda}"
-                n_checked += _check_case(task, cuda, built, kind, operation, shapes, family)
+                n_checked += _check_case(task, cuda, compiled, kind, operation, shapes, family)
     assert n_checked, f"no case is inside the contract\n{cuda}"
     return Checked(task, program, cuda, plan)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kernel_lsp.generate.codegen.rows import rows_ahead
 from kernel_lsp.generate.schedule import row_choices
-from tests.generate.harness import check, plan_text, tensor
+from tests.generate.harness import built, check, plan_text, tensor
 
 FAMILIES = ("normal", "constant_rows", "special_nan")
 LAYER_NORM = "F.layer_norm(x, weight.shape, weight, bias)"
@@ -78,3 +78,12 @@ def test_many_rows_that_a_grid_takes_are_loaded_ahead_by_default(n_rows: int, is
     text = plan_text(f"def f(x, weight, bias): return {LAYER_NORM}", inputs=inputs).render(schedule)
     assert ("if (has_next) x_row[item] = " in text) == is_ahead
     assert ("C * H * W <= 4194304" in text) != is_ahead
+
+
+def test_a_row_whose_length_is_a_constant_stays_in_registers() -> None:
+    """1024 threads have 64 registers each; with signed places of packs, 60 bytes were spilled."""
+    program = plan_text(
+        FIXED.replace("(256, 256)", "(64, 256, 256)"), symbol="M", inputs=[tensor("x", 16, 64, 256, 256)]
+    )
+    (kernel,) = built(program.render({"m.shifted_sum.by_rows": 0})).kernels
+    assert kernel.spill_store_bytes == 0

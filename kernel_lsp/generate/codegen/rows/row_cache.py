@@ -17,6 +17,9 @@ class RowCache:
     """One array per cached read; none where the schedule caches no row. Where blocks take several rows, caches that
     load the next row meanwhile override `begin_rows` and what follows it."""
 
+    pack_type = "int"
+    """The type of a pack's place in its row."""
+
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, packing: Packing) -> None:
         self.kernel, self.group, self.schedule, self.packing = kernel, group, schedule, packing
         self._arrays: dict[bytes, str] = {}

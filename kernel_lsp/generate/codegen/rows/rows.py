@@ -315,7 +315,7 @@ class RowRenderer:
     def _open_unrolled(self, name: str, lane: str, limit: str) -> Scope:
         stride, n_items = self.schedule.stride, self._n_items()
         item = self.scope.unroll(f"for (int item = 0; item < {n_items}; ++item)")
-        item.declare_if_used(name, f"const int {name} = item * {stride} + {lane};")
+        item.declare_if_used(name, f"const {self.cache.pack_type} {name} = item * {stride} + {lane};")
         item.define(self.packing.pack, name)
         if self._is_whole():
             return item
