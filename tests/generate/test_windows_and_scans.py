@@ -33,6 +33,12 @@ def test_pooling_forward_and_backward(call: str) -> None:
     check(f"def f(x): return {call}", inputs=[tensor("x", 2, 3, 9, 12)], backward=True)
 
 
+@pytest.mark.parametrize("call", ["F.interpolate(x, scale_factor=3.1)", "F.interpolate(x, scale_factor=41)"])
+def test_whole_factors_for_which_the_nearest_element_is_rounded(call: str) -> None:
+    """ATen divides by 3.1 where 3 elements become 9, and 41 * (1 / 41) is less than 1 in f32."""
+    check(f"def f(x): return {call}", inputs=[tensor("x", 1, 2, 3)], backward=True)
+
+
 def test_pooling_in_one_and_three_dims() -> None:
     text = "def f(x, y): return F.max_pool1d(x, 3, 2), F.avg_pool1d(x, 4), F.max_pool3d(y, 2), F.avg_pool3d(y, 2)"
     check(text, inputs=[tensor("x", 2, 3, 20), tensor("y", 2, 3, 4, 6, 8)])

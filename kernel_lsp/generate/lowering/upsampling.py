@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,20 +31,33 @@ from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
 
-def _whole_factors(source: Shape, out: Shape) -> list[Index] | None:
-    """Return the factor of each dim; None where one is not whole."""
+def _whole_factors(source: Shape, out: Shape, scales: Sequence[float | None]) -> list[Index] | None:
+    """Return the factor of each dim; None where ATen does not copy each element so many times."""
     factors = [divide_exactly(wanted, size) for size, wanted in zip(source, out, strict=True)]
-    whole = [factor for factor in factors if factor is not None and factor.constant is not None]
+    pairs = zip(factors, scales, strict=True)
+    whole = [factor for factor, scale in pairs if factor is not None and _copies_evenly(factor.constant, scale)]
     return whole if len(whole) == len(factors) else None
+
+
+def _copies_evenly(factor: int | None, scale: float | None) -> bool:
+    """Return True if ATen's floor(out / factor) is exact. It divides by the `scale` of the caller, which may be 3.1
+    where 3 elements become 9, but for factors of 1 and 2; and in f32 the 41st element is not 41 * (1 / 41)."""
+    if not factor or factor <= 2:
+        return bool(factor)
+    return scale in (None, factor) and _as_f32(factor * _as_f32(1 / factor)) == 1
+
+
+def _as_f32(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 @lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _upsample_nearest(call: Call) -> Tensor:
-    """Read ATen's floor(out * in / out_size), which is exact for whole factors."""
+    """Read ATen's floor(out * in / out_size)."""
     n_spatial = n_spatial_of(call)
     source, shape = call.tensor(0), call.shape()
-    factors = _whole_factors(source.shape[-n_spatial:], shape[-n_spatial:])
     scales = _given_scales(call, n_spatial, 2)
+    factors = _whole_factors(source.shape[-n_spatial:], shape[-n_spatial:], scales)
 
     def to_source(index: tuple[Index, ...]) -> list[Index]:
         at = index[-n_spatial:]
@@ -69,8 +83,8 @@ def _upsample_nearest_backward(call: Call) -> Tensor:
     n_spatial = n_spatial_of(call)
     grad, shape = call.tensor(0, "grad_output"), call.shape()
     outer = len(shape) - n_spatial
-    factors = _whole_factors(shape[outer:], grad.shape[outer:])
     scales = _given_scales(call, n_spatial, 3)
+    factors = _whole_factors(shape[outer:], grad.shape[outer:], scales)
     sizes = list(zip(shape[outer:], grad.shape[outer:], scales, strict=True))
     taps = taps_of(call, factors or [(wanted + size - 1) // size + 2 for size, wanted, _ in sizes])
     dtype = accumulation_dtype(grad.dtype)
