@@ -86,6 +86,27 @@ def test_all_are_settings_where_names_are_computed(tmp_path: Path, monkeypatch: 
     assert len(settings_of(tmp_path, monkeypatch, body)) == 6
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from {installed} import scaled\n        return scaled(self, x)",
+        "import {installed}\n        return {installed}.scaled(self, x)",
+    ],
+    ids=["by name", "by module"],
+)
+def test_a_function_of_an_installed_package_reads_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """It is given the module whole; a scale that no line of the user's reads is a setting nevertheless."""
+    packages, name = tmp_path / "site-packages", f"installed_for_reads_{next(NUMBERS)}"
+    packages.mkdir()
+    (packages / f"{name}.py").write_text("def scaled(module, x):\n    return x * module.scale\n")
+    monkeypatch.syspath_prepend(packages)
+    importlib.import_module(name)
+    method = f"def forward(self, x):\n        {body.replace('{installed}', name)}"
+    assert list(settings_of(tmp_path, monkeypatch, method)) == ["scale"]
+
+
 def settings_of(directory: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> dict[str, Any]:
     number = next(NUMBERS)
     helper, own = f"helper_of_reads_{number}", f"module_of_reads_{number}"

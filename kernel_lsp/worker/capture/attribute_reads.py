@@ -11,6 +11,7 @@ import ast
 import dis
 import functools
 import inspect
+import os
 import sys
 import textwrap
 import types
@@ -24,6 +25,8 @@ from .load import Callee
 
 NOT_USERS = ("torch", "numpy", "builtins")
 """Packages whose code names no attribute of the user's, beside the standard library."""
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders of installed packages: functions that the user's code names are read there, and not followed."""
 CALLED_BY_TORCH = ("forward", "backward", "setup_context", "__call__")
 """Methods that torch calls for the user's code."""
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
@@ -161,7 +164,7 @@ class _Reader:
     def follow(self, value: Any) -> None:
         """Follow what a name stands for: a function, a class that may be constructed, a module, an object."""
         if isinstance(value, types.ModuleType):
-            if self._is_users(value.__name__) and self._is_new(value):
+            if (self._is_users(value.__name__) or self._is_installed(value.__name__)) and self._is_new(value):
                 for name, member in vars(value).items():
                     self._offer(name, member)
         elif isinstance(value, type):
@@ -184,7 +187,7 @@ class _Reader:
         space = function.__globals__
         file = str(space.get("__name__"))
         is_followed = self._is_users(file)
-        if not is_followed and not file.startswith("torch.nn.modules."):
+        if not is_followed and not file.startswith("torch.nn.modules.") and not self._is_installed(file):
             return
         for code in _codes(function.__code__):
             names = _loaded(code)
@@ -205,6 +208,11 @@ class _Reader:
         if file is None:
             return package not in sys.builtin_module_names
         return package in self._packages or is_user_file(file)
+
+    def _is_installed(self, module: str) -> bool:
+        """Return True for other packages, whose functions may read attributes of a module that they are given."""
+        file = getattr(sys.modules.get(module), "__file__", None) or ""
+        return _package(module) not in NOT_USERS and any(f"{os.sep}{name}{os.sep}" in file for name in INSTALLED)
 
     def _is_new(self, value: Any) -> bool:
         """Note an object, which is kept so that its identity stays its own."""
