@@ -53,6 +53,13 @@ def test_bags_of_embeddings(mode: str) -> None:
     assert checked.n_kernels == 1
 
 
+def test_the_padding_of_bags_counts_from_the_last_row() -> None:
+    settings = "False, 0, False, None, False, -1"
+    text = f"def f(weight, ids, offsets): return torch.embedding_bag(weight, ids, offsets, {settings})[0]"
+    ids = tensor("ids", 12, dtype="i64", within=(17, 20))
+    check(text, inputs=[WEIGHT, ids, tensor("offsets", 1, dtype="i64", within=(0, 1))])
+
+
 def test_weighted_bags_between_offsets() -> None:
     text = """
     def f(weight, ids, factors):

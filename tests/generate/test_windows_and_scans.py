@@ -26,6 +26,7 @@ from tests.generate.harness import check, plan_text, tensor
         "F.interpolate(x, scale_factor=1.5, mode='nearest-exact')",
         "F.interpolate(x, scale_factor=1.5, mode='bicubic')",
         "F.interpolate(x, size=(4, 20), mode='bilinear', antialias=True)",
+        "F.interpolate(x, size=(1, 20), mode='bilinear', antialias=True, align_corners=True)",
         "F.interpolate(x, scale_factor=0.4, mode='bicubic', antialias=True)",
     ],
 )

@@ -103,7 +103,8 @@ def _antialiased(
         n_out = sizes[axis] if sizes is not None else torch.sym_int(n * scale)  # type: ignore[operator]
         before, after = (torch.scalar_tensor(each, dtype=result.dtype, device=source.device) for each in (n, n_out))
         ratio = before / after if scale is None else torch.full_like(after, 1 / scale)
-        ratio = (before - 1) / (after - 1).clamp(min=1) if aligns_corners else ratio
+        if aligns_corners:
+            ratio = torch.where(after > 1, (before - 1) / (after - 1).clamp(min=1), 0)
         width = ratio.clamp(min=1)
         taps = torch.arange(2 * reach * (n // torch.sym_max(n_out - 1, 1) + 1) + 1, device=source.device)
         centre = (torch.arange(n_out, dtype=result.dtype, device=source.device) + 0.5)[:, None] * ratio
@@ -159,8 +160,8 @@ def embedding_bag(
     dtype = _computed_type(weight.dtype)
     rows = torch.nn.functional.embedding(indices, weight).to(dtype)
     counted = torch.ones_like(indices, dtype=dtype)
-    if padding is not None and padding >= 0:
-        counted = (indices != padding).to(dtype)
+    if padding is not None:
+        counted = _is_counted(weight, indices, padding).to(dtype)
     sizes = weight.new_zeros(n_bags, dtype=dtype).index_add(0, bag, counted)
     if mode == MAX:
         combined = torch.where(sizes[:, None] > 0, _highest(rows, offsets, bag, counted), 0)
@@ -169,6 +170,11 @@ def embedding_bag(
         combined = weight.new_zeros((n_bags, weight.shape[1]), dtype=dtype).index_add(0, bag, rows)
         combined = combined / sizes.clamp(min=1)[:, None] if mode == MEAN else combined
     return combined.to(weight.dtype), bag, sizes.to(indices.dtype), sizes.to(indices.dtype)
+
+
+def _is_counted(weight: torch.Tensor, indices: torch.Tensor, padding: int) -> torch.Tensor:
+    """Return where an index is not the padding's, which counts from the last row if it is negative."""
+    return indices != (padding if padding >= 0 else padding + weight.shape[0])
 
 
 def embedding_rows(
@@ -184,7 +190,9 @@ def embedding_rows(
     """Return the (bags, width) result of `embedding_bag` of bags that are the rows of `indices`, without its others."""
     dtype = _computed_type(weight.dtype)
     rows = torch.nn.functional.embedding(indices, weight).to(dtype)
-    is_counted = torch.ones_like(indices, dtype=torch.bool) if padding is None else indices != padding
+    is_counted = torch.ones_like(indices, dtype=torch.bool)
+    if padding is not None:
+        is_counted = _is_counted(weight, indices, padding)
     if mode == MAX:
         is_first = torch.arange(indices.shape[1], device=indices.device)[:, None] == 0
         rows = torch.where(is_counted[..., None] & (is_first | ~rows.isnan()), rows, -torch.inf)
