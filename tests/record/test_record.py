@@ -130,6 +130,31 @@ def test_calls_of_one_shape_are_told_apart_however_many_there_are(tmp_path: Path
     ]
 
 
+EXPORTED = """
+import torch
+
+def act(x):
+    return x * torch.sigmoid(x)
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return act(x)
+
+x = torch.randn(8, 4)
+with torch.no_grad():
+    for _ in range(1500):
+        act(x)
+sizes = ({0: torch.export.Dim("n", min=2, max=64)},)
+print(torch.export.export(Net(), (x,), dynamic_shapes=sizes, strict=False).module()(torch.ones(3, 4)).shape)
+"""
+
+
+def test_a_capture_keeps_its_sizes_symbolic_in_a_function_seen_often(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, exported=EXPORTED), sys.executable, "exported.py")
+    assert "torch.Size([3, 4])" in ran.stdout
+    assert ran.configurations("exported.py::act") == [("x=f32[8, 4]", 1500)]
+
+
 @pytest.mark.parametrize("definition", ["def late(x): return x + 1", "if True:\n    def late(x): return x + 1"])
 def test_a_function_that_the_script_defines_after_its_first_step_is_recorded(tmp_path: Path, definition: str) -> None:
     text = (

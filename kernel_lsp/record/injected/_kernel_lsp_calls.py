@@ -302,23 +302,27 @@ def signature(tensor_types, mode, args, kwargs):
 
 
 class Streak:
-    """Calls in a row of one configuration, of a function or of one module; `n_left` may pass without a signature."""
+    """Calls in a row of one configuration, of a function or of one module; `n_left` may pass without a signature.
+    The first argument's class comes before its shape: to compare sizes of a fake tensor makes them constants of a
+    capture."""
 
-    __slots__ = ("found", "mode", "n_alike", "n_left", "shape")
+    __slots__ = ("found", "kind", "mode", "n_alike", "n_left", "shape")
 
     def __init__(self):
         self.n_left, self.n_alike = 0, 0
-        self.shape, self.mode, self.found = None, None, Others()
+        self.kind, self.shape, self.mode, self.found = None, None, None, Others()
 
     def add(self, found, args, mode):
         """Note a call whose signature was taken."""
         shape = getattr(args[0], "shape", None) if args else None
-        is_alike = shape is not None and found is self.found and shape == self.shape and mode == self.mode
+        kind = type(args[0]) if args else None
+        is_alike = shape is not None and found is self.found and kind is self.kind and mode == self.mode
+        is_alike = is_alike and shape == self.shape
         self.n_alike = self.n_alike + 1 if is_alike else 0
         self.n_left = min(self.n_alike // N_ALIKE * N_UNCHECKED, MAX_UNCHECKED)
         if self.n_alike >= N_LONG:
             self.n_left = LONG_UNCHECKED
-        self.shape, self.mode, self.found = shape, mode, found
+        self.kind, self.shape, self.mode, self.found = kind, shape, mode, found
 
     def grant(self, gate):
         """Count the calls that may pass without a signature in advance; return how many they are."""
@@ -336,7 +340,7 @@ class Streak:
     def goes_on(self, args, mode):
         """Count a call that passes without a signature; return False for one that needs it."""
         try:
-            if not args or args[0].shape != self.shape or mode != self.mode:
+            if not args or type(args[0]) is not self.kind or args[0].shape != self.shape or mode != self.mode:
                 return False
         except Exception:  # user code: `shape` may be a property that raises anything, or compare to no truth value
             return False
@@ -350,9 +354,8 @@ class Granted(set):
 
     def settle(self, gate):
         """Take back the calls that have not passed."""
-        for streak in self:
-            streak.settle(gate)
-        self.clear()
+        while self:  # other threads may add some
+            self.pop().settle(gate)
 
 
 class Run:
@@ -390,7 +393,7 @@ def wrapped(function, target, recorder):
             return function(*args, **kwargs)
         if streak.n_left > 0:
             try:
-                is_alike = args[0].shape == streak.shape and grad() is streak.mode
+                is_alike = type(args[0]) is streak.kind and args[0].shape == streak.shape and grad() is streak.mode
             except Exception:  # no argument, or user code: `shape` may be a property that raises anything
                 is_alike = False
             if is_alike:
