@@ -22,15 +22,17 @@ _ENDINGS = re.compile(r"_(kernel|cuda|forward|fwd|f32|gpu)$")
 def task_beside(kernel: Path, text: str) -> str:
     """Return the only target of the folder whose name is a kernel's, as ``model.py::symbol``; else the placeholder."""
     wanted = {_plain(match["name"]) for match in _KERNEL.finditer(text)}
-    files = [path for path in sorted(kernel.parent.glob("*.py"))[:MAX_FILES] if path.stat().st_size <= MAX_BYTES]
+    files = [path for path in sorted(kernel.parent.glob("*.py")) if not path.name.startswith(".")][:MAX_FILES]
     found = [f"{path.name}::{symbol}" for path in files for symbol in _symbols(path) if _plain(symbol) in wanted]
     return found[0] if len(found) == 1 else TASK
 
 
 def _symbols(path: Path) -> list[str]:
     try:
+        if path.stat().st_size > MAX_BYTES:
+            return []
         source = read_python_file(path, path.name)
-    except KernelLspError:
+    except (KernelLspError, OSError):
         return []
     return [each.symbol for each in targets_in(source)]
 

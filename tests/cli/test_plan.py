@@ -45,3 +45,10 @@ def test_the_task_is_the_target_beside_it_of_the_kernels_name(
     (tmp_path / "m.py").write_text(f"import torch\nfrom torch import nn\n\n\n{python}")
     drafted(tmp_path, KERNEL.replace("fill", "fill_kernel"), write=False)
     assert task in capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_lock_of_an_editor_is_no_target(tmp_path: Path) -> None:
+    """Emacs has a link to nowhere, named like the file, beside each file that has changes."""
+    (tmp_path / ".#m.py").symlink_to("user@host.1:2")
+    (tmp_path / "gone.py").symlink_to("nowhere.py")
+    assert drafted(tmp_path, write=False)[0] == 0
