@@ -180,6 +180,8 @@ class Task(Noun):
     does not hold for an instance with other values."""
     module_code: dict[str, str] = {}
     """For a module: its method, and the class of each submodule by path: ``{"": "Block.forward", "act": "ReLU"}``."""
+    module_ties: dict[str, str] = {}
+    """For a module: paths of parameters and submodules that are the same object as one before, with that one's path."""
     torch_version: str
     notes: tuple[str, ...] = ()
     """Decisions of the capture, e.g. a shape that could not stay symbolic."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernel_lsp.worker.capture.modes import module_settings
+from kernel_lsp.worker.capture.modes import module_code, module_settings, module_ties
 from kernel_lsp.worker.shipped.operator_settings import UNCOMPARABLE, setting_text
 from kernel_lsp.worker.shipped.operator_use import ModuleUse
 
@@ -28,6 +28,67 @@ class Scaled(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fn(x)  # type: ignore[no-any-return]
+
+
+class Halved(torch.nn.Module):
+    factor = 0.5
+
+    def __init__(self, held: Any = None) -> None:
+        super().__init__()
+        self.held = held
+
+    def half(self, x: Tensor) -> Tensor:
+        return x * self.factor if self.held is None else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.half(x)
+
+
+class Doubled(Halved):
+    factor = 2.0
+
+
+class Squared(Halved):
+    def half(self, x: Tensor) -> Tensor:
+        return x * x
+
+
+class Named(Halved):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def extra_repr(self) -> str:
+        return self.name
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: float) -> None:
+        self.held = held
+
+
+class Both(torch.nn.Module):
+    def __init__(self, first: torch.nn.Module, second: torch.nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))  # type: ignore[no-any-return]
+
+
+def linears(*, is_tied: bool) -> Both:
+    both = Both(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    if is_tied:
+        both.second.weight = both.first.weight
+    return both
+
+
+def changed(module: torch.nn.Module, **values: Any) -> torch.nn.Module:
+    for name, value in values.items():
+        setattr(module, name, value)
+    return module
 
 
 class Twice:
@@ -134,3 +195,56 @@ def test_compiled_code_compares_functions() -> None:
     for fn, expected in ((closed_over(2.0), 1.0), (closed_over(3.0), 2.0)):
         torch._dynamo.reset()
         assert compiled(Scaled(fn), torch.zeros(1)).item() == expected
+
+
+def use_of(module: torch.nn.Module) -> ModuleUse:
+    code = {name: path for path, name in module_code(module, "forward").items()}
+    return ModuleUse("forward", ["x"], [], module_settings(module), code=code, tied=module_ties(module))
+
+
+SHARED = Halved()
+
+
+@pytest.mark.parametrize(
+    ("captured", "other", "says"),
+    [
+        (Halved(), Doubled(), "this is Doubled.factor"),
+        (Halved(), Squared(), "this is Squared.half"),
+        (Squared(), Halved(), "this is Halved.forward"),
+        (Halved(), changed(Halved(), factor=0.25), "factor is 0.25"),
+        (Halved([[1, 2]]), Halved([[1, 3]]), "held is [[1, 3]]"),
+        (Halved({0: 1}), Halved({0: 2}), "held is (0=2)"),
+        (Halved(slice(0, 2)), Halved(slice(2, 4)), "held is slice(2"),
+        (Halved({"a"}), Halved({"b"}), "held is ['b']"),
+        (Halved(Slotted(1.0)), Halved(Slotted(2.0)), "held.held is 2.0"),
+        (Both(SHARED, SHARED), Both(SHARED, Halved()), "second is not first"),
+        (linears(is_tied=True), linears(is_tied=False), "second.weight is not first.weight"),
+        (Both(SHARED, Squared()), Both(SHARED, changed(Squared(), forward=torch.relu)), "second has a 'forward'"),
+    ],
+)
+def test_a_module_that_computes_something_else_is_pytorchs(captured: Any, other: Any, says: str) -> None:
+    use = use_of(captured)
+    assert not use.why_never(type(captured))
+    assert not use.why_not(captured)
+    assert (use.why_never(type(other)) or use.why_not(other)).startswith(says)
+
+
+def test_a_subclass_that_overrides_no_code_is_computed() -> None:
+    use = use_of(Halved())
+    assert not use.why_never(Named)
+    assert not use.why_not(Named("a"))
+
+
+def test_compiled_code_compares_containers_and_ties() -> None:
+    use = use_of(Both(SHARED, SHARED))
+    held = use_of(Halved([[1, 2], [3]]))
+    compiled = torch.compile(lambda module: bool(use.why_not(module)), backend="eager", fullgraph=True)
+    assert not compiled(Both(SHARED, SHARED))
+    assert compiled(Both(SHARED, Halved()))
+    compiled = torch.compile(lambda module: bool(held.why_not(module)), backend="eager", fullgraph=True)
+    assert not compiled(Halved([[1, 2], [3]]))
+    assert compiled(Halved([[1, 2], [4]]))
+    tied = use_of(linears(is_tied=True))
+    compiled = torch.compile(lambda module: bool(tied.why_not(module)), backend="eager", fullgraph=True)
+    assert not compiled(linears(is_tied=True))
+    assert compiled(linears(is_tied=False))

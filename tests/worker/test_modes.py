@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.task import Task
+from kernel_lsp.export.python.function_text import module_use
 from kernel_lsp.worker.capture.modes import module_settings
 from tests.worker.capturing import capture_text, tensor
 
@@ -200,3 +201,20 @@ class Net(nn.Module):
     of_partial = {"act": "partial([leaky_relu], negative_slope=0.1)"}
     assert task.module_settings == expected | of_partial
     assert Task.model_validate_json(task.model_dump_json()).module_settings == task.module_settings
+
+
+def test_tied_weights_are_noted_for_the_operator() -> None:
+    """The kernels take the weight once: a module with two weights would be computed with one of them."""
+    text = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+"""
+    task = capture_text(text, "Net", inputs=[tensor("x", 4, 8)])
+    assert task.module_ties == {"second.weight": "first.weight"}
+    assert 'tied={"second.weight": "first.weight"},' in [line.strip() for line in module_use(task)]

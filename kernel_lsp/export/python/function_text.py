@@ -83,6 +83,7 @@ def module_use(task: Task) -> list[str]:
     items = [f"{string_literal(name)}: {_literal(value)}" for name, value in settings.items()]
     modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}
     parts = [f"{string_literal(name.removesuffix(f'.{TRAINING}'))}: {value}" for name, value in modes.items()]
+    ties = [f"{string_literal(path)}: {string_literal(first)}" for path, first in task.module_ties.items()]
     lines = [
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
@@ -91,6 +92,7 @@ def module_use(task: Task) -> list[str]:
         *(dict_rows("code={", _code(task), "},", depth=2) if task.module_code else []),
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
         *(dict_rows("modes={", parts, "},", depth=2) if parts else []),
+        *(dict_rows("tied={", ties, "},", depth=2) if ties else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("
     return call_of_lines(before, lines, "),", depth=1)

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ..failure import is_user_file
+from ..shipped.operator_settings import slots_of
 from .load import Callee
 
 NOT_USERS = ("torch", "numpy", "builtins")
@@ -156,9 +157,9 @@ class _Reader:
                     self.follow_held(each, depth - 1)
         elif isinstance(value, (type, types.ModuleType)) or _functions_in(value):
             self.follow(value)
-        elif hasattr(value, "__dict__") and self._is_new(value):
+        elif (hasattr(value, "__dict__") or slots_of(value)) and self._is_new(value):
             self.offer_class(type(value))
-            for each in vars(value).values():
+            for each in {**slots_of(value), **getattr(value, "__dict__", {})}.values():
                 self.follow_held(each, depth - 1)
 
     def follow(self, value: Any) -> None:

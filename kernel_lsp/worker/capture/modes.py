@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..shipped.operator_settings import WITH_CODE, setting_text
+from ..shipped.operator_settings import NESTED, UNCOMPARABLE, WITH_CODE, setting_text, slots_of
 from .attempt import Attempt
 from .attribute_reads import OWN_ATTRIBUTES, NamesRead, named_parts, names_read
 from .captured import Captured
@@ -64,7 +64,7 @@ def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = Fals
         if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
             continue
         is_torchs = type(module).__module__.startswith("torch.")
-        for name, held in vars(module).items():
+        for name, held in {**_class_values(type(module)), **vars(module)}.items():
             value = _python_number(held)
             is_read = not name.startswith("_") and _has_text(value) if is_torchs else name in read
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not is_read:
@@ -73,13 +73,35 @@ def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = Fals
     return settings
 
 
+def _class_values(kind: type) -> dict[str, Any]:
+    """Return the plain values that the user's classes of a module define: an instance may have others."""
+    classes = [each for each in reversed(kind.__mro__) if not each.__module__.startswith("torch.")]
+    members = [(name, value) for each in classes for name, value in vars(each).items() if not name.startswith("__")]
+    return {name: value for name, value in members if type(value) in PLAIN or value is None}
+
+
 def module_code(owner: Any, method: str, *, is_eval: bool = False) -> dict[str, str]:
-    """Return the class of each submodule, and the method that is captured, ``{"": "Block.forward", "act": "ReLU"}``:
-    another one computes something else. A dropout does not in eval mode."""
+    """Return the class of each submodule, and the class and method that are captured,
+    ``{"": "Block.forward", "act": "ReLU"}``: another one computes something else. A dropout does not in eval mode."""
     dropout = torch.nn.modules.dropout._DropoutNd
     parts = [(path, part) for path, part in named_parts(owner) if not (is_eval and isinstance(part, dropout))]
-    own = {"": getattr(type(owner), method).__qualname__} if parts else {}
+    own = {"": f"{type(owner).__qualname__}.{method}"} if parts else {}
     return own | {path: type(part).__name__ for path, part in parts if path}
+
+
+def module_ties(owner: Any) -> dict[str, str]:
+    """Return the paths of submodules and parameters that are the same object as an earlier one, with its path: the
+    kernels take the first alone."""
+    if not isinstance(owner, torch.nn.Module):
+        return {}
+    ties: dict[str, str] = {}
+    for named in (owner.named_modules, owner.named_parameters, owner.named_buffers):
+        first: dict[int, str] = {}
+        for path, value in named(remove_duplicate=False):
+            is_inside = any(path.startswith(f"{outer}.") for outer in ties)
+            if first.setdefault(id(value), path) != path and not is_inside:
+                ties[path] = first[id(value)]
+    return ties
 
 
 def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int = MAX_DEPTH) -> dict[str, Any]:
@@ -93,7 +115,10 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
         return {f"{path}.name": value.name}
     if isinstance(value, WITH_CODE) or _holds_functions(value):
         return {path: setting_text(value, owner)}
-    if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType, list)):
+    if _is_nested(value):
+        text = setting_text(value, owner)
+        return {} if UNCOMPARABLE in text or _n_inside(value) > MAX_VALUES else {path: text}
+    if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType)):
         return {}
     if isinstance(value, (type, types.BuiltinFunctionType)):
         return {f"{path}.__name__": value.__name__}
@@ -110,11 +135,25 @@ def _holds_functions(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(each, WITH_CODE) for each in value)
 
 
+def _is_nested(value: Any) -> bool:
+    """Return True for a container, or a plain value, that settings state as text: what it holds has no name."""
+    if isinstance(value, dict):
+        return not all(isinstance(name, str) for name in value)
+    return isinstance(value, NESTED) and not hasattr(value, "_fields")
+
+
+def _n_inside(value: Any) -> int:
+    """Return the number of values in a container."""
+    if isinstance(value, dict):
+        return _n_inside([*value.values()])
+    return sum(map(_n_inside, value)) if isinstance(value, (list, tuple, set, frozenset)) else 1
+
+
 def _inside(value: Any) -> dict[Any, Any]:
     """Return what an object holds by name."""
     if isinstance(value, dict):
         return value
-    return dict(getattr(value, "_asdict", lambda: getattr(value, "__dict__", {}))())
+    return dict(getattr(value, "_asdict", lambda: slots_of(value) | getattr(value, "__dict__", {}))())
 
 
 def _python_number(value: Any) -> Any:

@@ -16,7 +16,7 @@ from ..shipped.operator_settings import UNCOMPARABLE
 from .attribute_reads import owner_of
 from .captured import Argument, Captured, ModuleNumber, is_lifted
 from .inputs import ScalarLeaf, TensorLeaf
-from .modes import method_of, mode_settings, module_code, module_settings
+from .modes import method_of, mode_settings, module_code, module_settings, module_ties
 from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .symbols import symbol_of
@@ -49,6 +49,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         **_configurations(captured),
         "module_settings": _module_settings(captured),
         "module_code": _module_code(captured),
+        "module_ties": module_ties(owner_of(captured.callee)),
         "torch_version": torch.__version__,
         "notes": list(dict.fromkeys(captured.notes)),
     }

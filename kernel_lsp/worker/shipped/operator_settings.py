@@ -20,6 +20,7 @@ from torch import Tensor
 
 UNCOMPARABLE = "what cannot be compared"
 WITH_CODE = (types.FunctionType, types.MethodType, functools.partial)
+NESTED = (list, tuple, set, frozenset, dict, complex, range, slice)
 MAX_TEXT = 100  # characters of a function's text; of a longer one a digest stands there
 MAX_NESTED = 6  # values in each other below a function
 
@@ -41,7 +42,7 @@ def is_setting(found: Any, captured: Any) -> bool:
 def setting_of(value: Any, captured: Any = None, module: Any = None) -> Any:
     """Return an attribute as settings state it: lists as tuples, numbers of numpy as Python's, dtypes by their name,
     functions of `module` by their text."""
-    if isinstance(value, WITH_CODE) or (isinstance(value, (list, tuple)) and isinstance(captured, str)):
+    if isinstance(value, WITH_CODE) or (isinstance(value, NESTED) and isinstance(captured, str)):
         return constant_text(value) if torch.compiler.is_compiling() else setting_text(value, module)
     if isinstance(value, (list, tuple)):
         return "tensors" if any(isinstance(each, Tensor) for each in value) else tuple(value)
@@ -70,7 +71,9 @@ constant_text._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as
 
 def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
     """Return the text of a value inside of those of `outer`."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device)):
+    if value is None or isinstance(
+        value, (bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device)
+    ):
         return repr(value)
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
@@ -100,7 +103,15 @@ def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
         return _text(original, parts, inner)
     if type(value).__module__ == "numpy":
         return repr(value.item()) if getattr(value, "ndim", 1) == 0 else UNCOMPARABLE
-    return _bound(type(value).__name__, vars(value), parts, inner) if hasattr(value, "__dict__") else UNCOMPARABLE
+    held = {**slots_of(value), **getattr(value, "__dict__", {})}
+    return _bound(type(value).__name__, held, parts, inner) if held or hasattr(value, "__dict__") else UNCOMPARABLE
+
+
+def slots_of(value: Any) -> dict[str, Any]:
+    """Return what an object holds in slots."""
+    stated = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
+    names = [name for each in stated for name in ((each,) if isinstance(each, str) else each)]
+    return {name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)}
 
 
 def _function_text(function: types.FunctionType, parts: Any, outer: tuple[Any, ...]) -> str:

@@ -9,13 +9,14 @@ import functools
 import importlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .operator_settings import attribute, is_setting, setting_of
+from .operator_settings import WITH_CODE, attribute, is_setting, setting_of
 from .operator_support import (
     _CALLS,
     Calls,
@@ -42,7 +43,8 @@ class ModuleUse:
     """Arguments that a module's method gives the operator: `inputs` are the method's own arguments, `state` the
     parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and `code`
     names the method and the classes of submodules, with their paths. `training` is the mode they were captured in,
-    None where both modes compute the same; `modes` are those of submodules in the other one."""
+    None where both modes compute the same; `modes` are those of submodules in the other one. `tied` are paths of
+    parameters and submodules that are the same object as an earlier one."""
 
     def __init__(
         self,
@@ -53,20 +55,33 @@ class ModuleUse:
         training: bool | None = None,
         modes: Mapping[str, bool] | None = None,
         code: Mapping[str, str | Sequence[str]] | None = None,
+        tied: Mapping[str, str] | None = None,
     ) -> None:
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
         listed = {name: paths.split(" ") if isinstance(paths, str) else paths for name, paths in (code or {}).items()}
         self.code = {path: name for name, paths in listed.items() for path in paths}
-        self.own_code = self.code.pop("", "")
+        self.own_code, self.tied = self.code.pop("", ""), dict(tied or {})
         made_for = {**self.settings, **self.code}
         self.texts = {name: f"{name} is not {value}, as in these kernels: {_NEXT}" for name, value in made_for.items()}
 
     def why_never(self, kind: type) -> str:
-        """Explain why the kernels cannot stand for modules of a class: its method is another one than the captured."""
-        found = getattr(getattr(kind, self.method, None), "__qualname__", "")
-        is_other = bool(self.own_code) and found != self.own_code
-        return self._other("this", found, self.own_code) if is_other else ""
+        """Explain why the kernels cannot stand for modules of a class: its code is another one than the captured."""
+        found = self._overridden(kind) if self.own_code else ""
+        return self._other("this", found, self.own_code) if found else ""
+
+    def _overridden(self, kind: type) -> str:
+        """Return what a class has instead of the captured class's: another method, or one that this may call."""
+        name = self.own_code.rpartition(".")[0]
+        captured = next((each for each in kind.__mro__ if each.__qualname__ == name), None)
+        if captured is None:
+            return getattr(getattr(kind, self.method, None), "__qualname__", kind.__qualname__)
+        for each in kind.__mro__[: kind.__mro__.index(captured)]:
+            for member in () if "_kernel_operator" in vars(each) else vars(each):
+                is_read = member in _CALLED or not (member.startswith("__") or member in _UNREAD)
+                if is_read and hasattr(captured, member):
+                    return f"{each.__qualname__}.{member}"
+        return ""
 
     def why_not(self, module: torch.nn.Module) -> str:
         """Explain why the kernels cannot stand for this module; empty when they can."""
@@ -79,8 +94,13 @@ class ModuleUse:
             found = type(part).__name__
             if found != captured:
                 return self._other(path, found, captured)
+            if "forward" in part.__dict__ and f"{path}.forward" not in self.settings:
+                return f"{path} has a 'forward' of its own, which kernels do not call: {_NEXT}"
             if self._has_hooks(path, part):
                 return f"{path} has hooks, which kernels do not call: remove them, or put them on the whole module"
+        for path, first in self.tied.items():
+            if attribute(module, path) is not attribute(module, first):
+                return f"{path} is not {first}, as in these kernels: {_NEXT}"
         if self.training is not None:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
@@ -109,6 +129,8 @@ class ModuleUse:
         return None if given is None else (*given, *[attribute(module, path) for path in self.state])
 
 
+_CALLED = ("__call__", "__getattr__", "__getattribute__")
+_UNREAD = ("extra_repr", "reset_parameters", "_abc_impl")
 _OTHER_MODE = {
     False: "the kernels were made for eval mode, which computes something else: call .eval(), or run with --backward",
     True: "the kernels were made for training mode, which computes something else: run without --backward for eval",
@@ -256,8 +278,14 @@ class Operator:
     def _swap_class(self, module: torch.nn.Module) -> str:
         """Give the module a class whose method asks the operator first; explain what prevents it."""
         assert self.module is not None
-        if self.module.method in vars(module):
-            return f"this module has a '{self.module.method}' of its own beside its class's"
+        for name, value in vars(module).items():
+            is_method = isinstance(getattr(type(module), name, None), types.FunctionType)
+            if (
+                is_method
+                and isinstance(value, WITH_CODE)
+                and (name == self.module.method or name not in self.module.settings)
+            ):
+                return f"this module has a '{name}' of its own beside its class's"
         try:
             module.__class__ = self.class_over(type(module))
         except (TypeError, AttributeError) as error:
