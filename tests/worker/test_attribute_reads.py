@@ -18,6 +18,10 @@ def scaled(module, x):
     return x * module.scale
 
 
+TABLE = {"scaled": [scaled]}
+GETTER = operator.attrgetter("shift")
+
+
 class Factor:
     def __init__(self, module):
         self.value = module.shift
@@ -59,10 +63,20 @@ DECORATED = "@torch.no_grad()\n    def forward(self, x):\n        return (lambda
         ("def forward(self, x):\n        return self.extra(x)", "_gain"),
         ("def forward(self, x):\n        return x * getattr(self, 'scale') + hasattr(self, 'shift')", "scale shift"),
         ("def forward(self, x):\n        return x * operator.attrgetter('scale')(self)", "scale"),
+        ("def forward(self, x):\n        return {helper}.TABLE['scaled'][0](self, x)", "scale"),
+        ("def forward(self, x):\n        return x * {helper}.GETTER(self)", "shift"),
     ],
     ids=[
         *("nothing", "by a method", "by a property", "printed alone", "decorated", "import in a function"),
-        *("function of a file", "constructor", "base class", "by text", "by attrgetter"),
+        *(
+            "function of a file",
+            "constructor",
+            "base class",
+            "by text",
+            "by attrgetter",
+            "table",
+            "attrgetter of a file",
+        ),
     ],
 )
 def test_only_what_the_code_can_read_is_a_setting(
@@ -112,7 +126,7 @@ def settings_of(directory: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
     helper, own = f"helper_of_reads_{number}", f"module_of_reads_{number}"
     head = f"import operator\n\nimport torch\nimport {helper}\n\n\nclass Scaled({helper}.Base):\n"
     init = f"    def __init__(self):\n        super().__init__()\n        {ATTRIBUTES}\n\n"
-    (directory / f"{helper}.py").write_text(f"import torch\n\n{HELPER}")
+    (directory / f"{helper}.py").write_text(f"import operator\n\nimport torch\n\n{HELPER}")
     (directory / f"{own}.py").write_text(f"{head}{init}    {body.replace('{helper}', helper)}\n")
     monkeypatch.syspath_prepend(directory)
     return module_settings(importlib.import_module(own).Scaled())

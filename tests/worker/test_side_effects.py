@@ -66,6 +66,21 @@ def test_a_cache_of_tensors_is_none(body: str) -> None:
     assert capture_text(NET.replace("BODY", body), "Net", inputs=[tensor("x", 4, 8)]).name == "net"
 
 
+def test_a_property_that_is_computed_once_is_no_change_of_each_call() -> None:
+    text = (
+        NET.replace("BODY", "x = x * self.factor")
+        + """
+
+import functools
+
+Net.factor = functools.cached_property(lambda self: len(self.stats) * 0.5)
+Net.factor.__set_name__(Net, "factor")
+"""
+    )
+    assert capture_text(text, "Net", inputs=[tensor("x", 4, 8)]).name == "net"
+    check_refused(text.replace("x = x * self.factor", "self.factor_of_call = 0.5"), "Net", "self.factor_of_call")
+
+
 def test_a_counter_of_training_alone_makes_modes_differ() -> None:
     """The graphs are the same, and the operator of one would serve both."""
     text = NET.replace("BODY", "self.n += self.training")

@@ -11,11 +11,13 @@ import ast
 import dis
 import functools
 import inspect
+import operator
 import os
 import sys
 import textwrap
 import types
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -52,6 +54,10 @@ GENERATED = ("<string>", "<attrs")
 """Beginnings of the file names of methods that `dataclasses` and `attrs` write."""
 MAX_DEPTH = 4
 """Maximum objects in each other below an attribute of a module."""
+CONTAINERS = (list, tuple, set, frozenset, dict)
+GETTERS = (operator.attrgetter, operator.methodcaller)
+MAX_ENTRIES = 10_000
+"""Maximum entries of a container that are followed: longer ones are data."""
 MAX_FUNCTIONS = 4000
 """Maximum functions that are followed; beyond, every attribute counts as read."""
 
@@ -151,11 +157,11 @@ class _Reader:
         """Follow the functions and the classes of what an attribute holds."""
         if not depth or isinstance(value, (torch.Tensor, torch.nn.Module)):
             return
-        if isinstance(value, (list, tuple, set, frozenset, dict)):
+        if isinstance(value, CONTAINERS):
             if self._is_new(value):
-                for each in [*value.values()] if isinstance(value, dict) else value:
+                for each in islice(value.values() if isinstance(value, dict) else value, MAX_ENTRIES):
                     self.follow_held(each, depth - 1)
-        elif isinstance(value, (type, types.ModuleType)) or _functions_in(value):
+        elif isinstance(value, (type, types.ModuleType, *GETTERS)) or _functions_in(value):
             self.follow(value)
         elif (hasattr(value, "__dict__") or slots_of(value)) and self._is_new(value):
             self.offer_class(type(value))
@@ -177,7 +183,13 @@ class _Reader:
             for function in functions:
                 if self._is_new(function):
                     self._todo.append(function)
-        elif not isinstance(value, torch.Tensor) and self._is_users(type(value).__module__):
+        elif isinstance(value, GETTERS):
+            for path in value.__reduce__()[1]:
+                for name in str(path).split("."):
+                    self.read(name)
+        elif isinstance(value, CONTAINERS) or (
+            not isinstance(value, torch.Tensor) and self._is_users(type(value).__module__)
+        ):
             self.follow_held(value)
 
     def _read_code(self, function: types.FunctionType) -> None:

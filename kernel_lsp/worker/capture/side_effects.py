@@ -23,19 +23,21 @@ MAX_ENTRIES = 256
 PLAIN = (int, float, str, bytes, type(None), complex)
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 TENSOR = "tensor"
+NUMBER = "number of the sizes"
 
 
 @contextlib.contextmanager
 def refused(callee: Callee, file: str, line: int | None) -> Iterator[None]:
     """Raise TargetFailure if the code inside changes plain values of the callee's object, closure or file. A tensor
-    that the code itself reads again may be a cache."""
+    that the code itself reads again may be a cache, and so may a value where there was none."""
     owner, method = owner_of(callee), getattr(callee.call, "__name__", "forward")
     function = getattr(owner, method, callee.call)
     before = _state(owner, function)
     yield
     after = _state(owner, function)
     changed = [name for name, value in after.items() if before.get(name, ()) != value]
-    if changed and all(after[name] == TENSOR for name in changed):
+    kept = [name for name in changed if _may_be_kept(before.get(name), after[name])]
+    if kept and kept == changed:
         read = names_read([part for _, part in named_parts(owner)], method)
         changed = [name for name in changed if name.rpartition(".")[2] not in read]
     if changed:
@@ -45,6 +47,11 @@ def refused(callee: Callee, file: str, line: int | None) -> Iterator[None]:
             line=line,
             next_step="move that into a forward hook, which still runs, or leave it outside of the target",
         )
+
+
+def _may_be_kept(before: Any, after: Any) -> bool:
+    """Return True for a tensor, and for a plain value that the first call computes, as `cached_property` does."""
+    return bool(after == TENSOR) or (before in (None, repr(None)) and isinstance(after, str) and after != NUMBER)
 
 
 def _state(owner: Any, function: Callable[..., Any]) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def _frozen(value: Any, depth: int = MAX_DEPTH) -> Any:
     if isinstance(value, torch.Tensor):
         return TENSOR
     if isinstance(value, NUMBERS):
-        return "number"
+        return NUMBER
     if isinstance(value, PLAIN):
         return repr(value)
     if not depth or isinstance(value, (torch.nn.Module, type, types.ModuleType, types.FunctionType, enum.Enum)):
