@@ -117,6 +117,8 @@ class _Check:
     judge: Judge = field(init=False)
     timer: OperationTimer | None = None
     """Times the kernel where there is a GPU."""
+    _n_own_calls: int = 0
+    """Calls of kernels of its own, as of the last stage after which the process had a GPU."""
     _has_lost_gpu: bool = False
     """Whether a launch ended with an error of CUDA, at sizes that the task does not name."""
 
@@ -314,17 +316,26 @@ class _Check:
                 failure: CheckOutcome | None = await step()
             with self.progress.stage("threads"):
                 failure = failure or await _kept_threads(process, stage)
-            failure = failure or (None if self._has_lost_gpu else await _changed_later(process, stage))
+            failure = failure or (None if self._has_lost_gpu else await self._changed_later(process, stage))
             if failure is not None:
                 return failure
             if self._has_lost_gpu:
                 break
-        looked = {} if self._has_lost_gpu else await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
-        if self.source.kind == "ModelNew" and isinstance(looked, dict) and not looked.get("n_own_calls"):
+        if self.source.kind == "ModelNew" and not self._n_own_calls:
             self._say_if_without_kernel()
         if self.timer is None:
             self.progress.notes.append("not timed: there is no GPU here")
         return Correct(cases=tuple(self.progress.cases))
+
+    async def _changed_later(self, process: ForeignProcess, stage: str) -> Crashed | None:
+        """Compare the outputs that the process holds with their copies. A process that cannot answer has crashed."""
+        looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
+        if isinstance(looked, Lost):
+            return Crashed(message=f"after its {stage}: {looked.message}")
+        if looked.get("changed"):
+            return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
+        self._n_own_calls = int(looked.get("n_own_calls", 0))
+        return None
 
     def _say_if_without_kernel(self) -> None:
         """Note that no kernel was seen, unless the text may call one unseen: Triton's kernels, and operators registered
@@ -411,16 +422,6 @@ def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
         return True
     tolerable = (OWN_ERROR.match, CUDA_ERROR.match, re.compile(OVERRUN).match)
     return isinstance(failure, Crashed) and any(matches(failure.message) for matches in tolerable)
-
-
-async def _changed_later(process: ForeignProcess, stage: str) -> Crashed | None:
-    """Compare the outputs that the process holds with their copies. A process that cannot answer has crashed."""
-    looked = await process.ask("look_again", {}, deadline_s=OPEN_DEADLINE_S)
-    if isinstance(looked, Lost):
-        return Crashed(message=f"after its {stage}: {looked.message}")
-    if looked.get("changed"):
-        return Crashed(message=f"outputs that it had returned changed later: {', '.join(looked['changed'])}")
-    return None
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:

@@ -15,6 +15,7 @@ from kernel_lsp.core.verdict import CaseResult, Verdict
 from kernel_lsp.process.case_files import Rounding
 from kernel_lsp.verify.foreign.cases import describe_tolerance, judge_elementwise
 from kernel_lsp.verify.foreign.check import NO_KERNEL, contract_of
+from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.session.check import check_kernel
 
@@ -128,6 +129,21 @@ def test_a_memory_error_at_other_widths_is_the_contract_s(error: str, tmp_path: 
     assert verdict.is_correct
     (finding,) = [found for found in verdict.findings if found.code == "not-general"]
     assert "% 4 == 0`" in finding.message
+
+
+def test_a_kernel_that_loses_the_gpu_is_not_said_to_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own kernels were counted at the sizes of the task, before it lost the GPU at others."""
+    ask = ForeignProcess.ask
+
+    async def counted(self: ForeignProcess, command: str, arguments: dict[str, object], *, deadline_s: float) -> object:
+        answer = await ask(self, command, arguments, deadline_s=deadline_s)
+        return {**answer, "n_own_calls": 3} if command == "look_again" and isinstance(answer, dict) else answer
+
+    monkeypatch.setattr(ForeignProcess, "ask", counted)
+    error = "(_ for _ in ()).throw(RuntimeError('CU' + 'DA error: misaligned address'))"
+    verdict = check(tmp_path, f"y = x * 2.0; x.shape[1] == 16 or {error}; return y")
+    assert {found.code for found in verdict.findings} == {"not-general"}
+    assert NO_KERNEL not in verdict.notes
 
 
 @pytest.mark.parametrize(
