@@ -140,6 +140,16 @@ def test_rows_that_a_grid_keeps_are_tried_where_a_gpu_measures(measures: bool) -
     assert all(second.description == "norm.sum.by_rows=0" for second in seconds) == measures
 
 
+def test_a_fault_of_the_generator_at_another_structure_costs_this_alone() -> None:
+    class Faulty(FakeNorm):
+        def realize(self, schedule: Mapping[str, int | str]) -> FakeRealized:
+            assert schedule.get("norm.sum.by_rows") != 0
+            return super().realize(schedule)
+
+    for tuned in (None, {"norm.sum.by_rows": 0}):
+        assert Proposer(Faulty(), seed=0).propose(4, 0, [], tuned, measures=True)
+
+
 class LargeNetwork(FakeNetwork):
     def __init__(self) -> None:
         super().__init__()

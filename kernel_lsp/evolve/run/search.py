@@ -94,11 +94,10 @@ class Proposer:
         is_alone = generation == 0 and len(self._default.text) >= LARGE_TEXT
         if generation == 0:
             self._take(self._default, (), given)
-            if tuned is not None:
-                self._take(self._program.realize(tuned), (), given)
-            elif n > 1:
-                for structure in _structures(self._default, measures):
-                    self._take(self._program.realize(structure), (), given)
+            others = [tuned] if tuned is not None else _structures(self._default, measures) if n > 1 else ()
+            for schedule in others:
+                if (realized := self._realized(schedule)) is not None:
+                    self._take(realized, (), given)
         n_open = 0 if is_alone else max(0, n - len(given))
         n_wanted = n_open if self._order is None else n_open * N_DRAWN_PER_PROPOSAL
         proposals, self._postponed = self._postponed, []
