@@ -217,6 +217,8 @@ SHARED = Halved()
         (Halved(slice(0, 2)), Halved(slice(2, 4)), "held is slice(2"),
         (Halved({"a"}), Halved({"b"}), "held is ['b']"),
         (Halved(Slotted(1.0)), Halved(Slotted(2.0)), "held.held is 2.0"),
+        (Halved([Slotted(1.0)]), Halved([Slotted(2.0)]), "held.0.held is 2.0"),
+        (Halved([Slotted(1.0)]), Halved([Slotted(1.0), Slotted(1.0)]), "held.1 is"),
         (Both(SHARED, SHARED), Both(SHARED, Halved()), "second is not first"),
         (linears(is_tied=True), linears(is_tied=False), "second.weight is not first.weight"),
         (Both(SHARED, Squared()), Both(SHARED, changed(Squared(), forward=torch.relu)), "second has a 'forward'"),
@@ -244,6 +246,10 @@ def test_compiled_code_compares_containers_and_ties() -> None:
     compiled = torch.compile(lambda module: bool(held.why_not(module)), backend="eager", fullgraph=True)
     assert not compiled(Halved([[1, 2], [3]]))
     assert compiled(Halved([[1, 2], [4]]))
+    of_objects = use_of(Halved([Slotted(1.0)]))
+    compiled = torch.compile(lambda module: bool(of_objects.why_not(module)), backend="eager", fullgraph=True)
+    assert not compiled(Halved([Slotted(1.0)]))
+    assert compiled(Halved([Slotted(2.0)]))
     tied = use_of(linears(is_tied=True))
     compiled = torch.compile(lambda module: bool(tied.why_not(module)), backend="eager", fullgraph=True)
     assert not compiled(linears(is_tied=True))

@@ -7,11 +7,12 @@ import contextlib
 import enum
 import types
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
 
-from ..shipped.operator_settings import NESTED, UNCOMPARABLE, WITH_CODE, setting_text, slots_of
+from ..shipped.operator_settings import NESTED, WITH_CODE, setting_text, slots_of
 from .attempt import Attempt
 from .attribute_reads import OWN_ATTRIBUTES, NamesRead, named_parts, names_read
 from .captured import Captured
@@ -31,6 +32,8 @@ MAX_DEPTH = 3
 MAX_VALUES = 32
 """Maximum values below an attribute: a larger object is data, not a setting."""
 PLAIN = (int, bool, float, str)
+CONSTANTS = (*PLAIN, complex, bytes, type(None), range, slice, torch.dtype, torch.device, enum.Enum)
+"""Values that compiled code can compare in a container."""
 
 
 def choose_mode(callee: Callee, kind: str, with_backward: bool) -> None:
@@ -116,8 +119,15 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
     if isinstance(value, WITH_CODE) or _holds_functions(value):
         return {path: setting_text(value, owner)}
     if _is_nested(value):
-        text = setting_text(value, owner)
-        return {} if UNCOMPARABLE in text or _n_inside(value) > MAX_VALUES else {path: text}
+        leaves = [*islice(_leaves(value), MAX_VALUES + 1)]
+        if len(leaves) > MAX_VALUES:
+            return {}
+        if all(isinstance(each, CONSTANTS) for each in leaves):
+            return {path: setting_text(value, owner)}
+        entries = enumerate(value if depth and isinstance(value, (list, tuple)) else ())
+        of_entries = [_plain_values(f"{path}.{n}", each, read, owner, depth - 1) for n, each in entries]
+        found = {name: each for values in of_entries for name, each in values.items()}
+        return {**found, f"{path}.{len(value)}": None} if found else {}
     if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType)):
         return {}
     if isinstance(value, (type, types.BuiltinFunctionType)):
@@ -142,11 +152,15 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, NESTED) and not hasattr(value, "_fields")
 
 
-def _n_inside(value: Any) -> int:
-    """Return the number of values in a container."""
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in a container, and in those inside."""
     if isinstance(value, dict):
-        return _n_inside([*value.values()])
-    return sum(map(_n_inside, value)) if isinstance(value, (list, tuple, set, frozenset)) else 1
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _inside(value: Any) -> dict[Any, Any]:

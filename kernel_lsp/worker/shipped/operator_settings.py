@@ -26,9 +26,12 @@ MAX_NESTED = 6  # values in each other below a function
 
 
 def attribute(module: Any, path: str) -> Any:
-    """Return ``module.norm.weight`` for ``norm.weight``, also of dictionaries; None where there is none."""
+    """Return ``module.norm.weight`` for ``norm.weight``, also of dictionaries and lists; None where there is none."""
     for part in path.split("."):
-        module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
+        if isinstance(module, (list, tuple)) and part.isdigit():
+            module = module[int(part)] if int(part) < len(module) else None
+        else:
+            module = module.get(part) if isinstance(module, dict) else getattr(module, part, None)
     return module
 
 
