@@ -11,7 +11,7 @@ import pytest
 from kernel_lsp.core.task import Task
 from kernel_lsp.export.python.function_text import module_use
 from kernel_lsp.worker.capture.modes import module_settings
-from tests.worker.capturing import capture_text, tensor
+from tests.worker.capturing import capture_text, make_case, tensor
 
 BLOCK = """
 class Block(nn.Module):
@@ -203,7 +203,7 @@ class Net(nn.Module):
     assert Task.model_validate_json(task.model_dump_json()).module_settings == task.module_settings
 
 
-def test_tied_weights_are_noted_for_the_operator() -> None:
+def test_tied_weights_are_noted_for_the_operator_and_have_a_reference(tmp_path: Path) -> None:
     """The kernels take the weight once: a module with two weights would be computed with one of them."""
     text = """
 class Net(nn.Module):
@@ -218,3 +218,5 @@ class Net(nn.Module):
     task = capture_text(text, "Net", inputs=[tensor("x", 4, 8)])
     assert task.module_ties == {"second.weight": "first.weight"}
     assert 'tied={"second.weight": "first.weight"},' in [line.strip() for line in module_use(task)]
+    case = make_case("forward", {"x": [4, 8], "second_weight": [8, 8]}, "normal", tmp_path)
+    assert not case.is_degenerate

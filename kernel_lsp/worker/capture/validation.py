@@ -83,14 +83,26 @@ def call_original(captured: Captured, values: Sequence[torch.Tensor]) -> list[to
     """Run the user's own code, in its own dtypes, with the values of the placeholders; it may change copies of the
     buffers."""
     given = list(zip(captured.program.placeholders, values))
+    used = {argument.placeholder.qualified_name for argument in captured.arguments}
     state = {
         f"{OWNER}.{p.qualified_name}": value.clone() if p.role == "buffer" else value
         for p, value in given
         if p.role in ("parameter", "buffer")
     }
+    state = _without_tied(captured.wrapper, state, {f"{OWNER}.{name}" for name in used})
     inputs = tuple(value for p, value in given if p.role == "input")
     with without_cuda(), eagerly():
         return list(torch.func.functional_call(captured.wrapper, state, inputs))
+
+
+def _without_tied(module: Any, state: dict[str, Any], used: set[str]) -> dict[str, Any]:
+    """Leave out names of tied tensors that the graph does not use: `functional_call` takes one of each."""
+    names: dict[int, list[str]] = {}
+    for named in (module.named_parameters, module.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            names.setdefault(id(tensor), []).append(name)
+    dropped = {name for tied in names.values() if used & {*tied} for name in tied if name not in used}
+    return {name: value for name, value in state.items() if name not in dropped}
 
 
 def leaves_of(captured: Captured, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
