@@ -68,7 +68,7 @@ OF_OPEN_CHANNELS = "def f(x, w, b): return F.max_pool2d(F.relu(F.conv2d(x, w.vie
 
 
 @pytest.mark.parametrize("launches", [None, "each", "cooperative"])
-def test_weights_that_are_inputs(launches: str | None) -> None:
+def test_an_open_number_of_output_channels(launches: str | None) -> None:
     """Weights are inputs: an infinite or NaN one meets no zeros outside of what is convolved."""
     checked = check(
         OF_OPEN_CHANNELS,
@@ -76,9 +76,10 @@ def test_weights_that_are_inputs(launches: str | None) -> None:
         backward=True,
         schedule={"f_backward.launches": launches} if launches else {},
         families=("normal", "special_nan", "special_mixed"),
-        sizes=({}, {"B": 1}, {"H": 6}),
+        sizes=({}, {"B2": 16, "B": 1}, {"B2": 24, "H": 6}),
     )
     assert "f_backward_grad_parts(" in checked.text
+    assert "// where: B2 % 8 == 0" in checked.text
 
 
 @pytest.mark.parametrize(

@@ -135,10 +135,13 @@ class GraphReader:
         }
 
     def _require_constants(self, node: Any, op: str) -> None:
-        """Raise Inexpressible for a number that depends on sizes and decides what a kernel is."""
+        """Raise Inexpressible for a number that depends on sizes and decides what a kernel is. `bias_sizes` of a
+        convolution's gradient says the shape of a result alone."""
         if not is_a(op, "constants"):
             return
-        for value in torch.utils._pytree.tree_leaves([node.args, node.kwargs]):
+        named = zip(node.target._schema.arguments, node.args)
+        given = [value for argument, value in named if argument.name != "bias_sizes"]
+        for value in torch.utils._pytree.tree_leaves([given, node.kwargs]):
             found = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
             if isinstance(found, torch.SymInt) and not is_settled(found):
                 raise Inexpressible(found.node.expr, "a kernel needs it as a constant")
