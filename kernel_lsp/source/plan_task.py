@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from kernel_lsp.errors import KernelLspError
+from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.source.plan_draft import TASK
 from kernel_lsp.source.python_file import read_python_file
 from kernel_lsp.source.pytorch import targets_in
@@ -13,15 +14,12 @@ from kernel_lsp.source.pytorch import targets_in
 MAX_FILES = 64
 """Maximum Python files of the folder that are read."""
 MAX_BYTES = 400_000
-_KERNEL = re.compile(
-    r"\b__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^()]*\)[^;{}()]*?)?\b(?P<name>[A-Za-z_]\w*)\s*\("
-)
 _ENDINGS = re.compile(r"_(kernel|cuda|forward|fwd|f32|gpu)$")
 
 
 def task_beside(kernel: Path, text: str) -> str:
     """Return the only target of the folder whose name is a kernel's, as ``model.py::symbol``; else the placeholder."""
-    wanted = {_plain(match["name"]) for match in _KERNEL.finditer(text)}
+    wanted = {_plain(signature.name.rpartition("::")[2]) for signature in kernel_signatures(text)}
     files = [path for path in sorted(kernel.parent.glob("*.py")) if not path.name.startswith(".")][:MAX_FILES]
     found = [f"{path.name}::{symbol}" for path in files for symbol in _symbols(path) if _plain(symbol) in wanted]
     return found[0] if len(found) == 1 else TASK

@@ -1,4 +1,4 @@
-"""What `kernel-lsp check` says beside a verdict."""
+"""Test the notes of `kernel-lsp check` beside a verdict."""
 
 from __future__ import annotations
 

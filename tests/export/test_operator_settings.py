@@ -27,7 +27,8 @@ class Scaled(torch.nn.Module):
         self.fn, self.k = fn, k
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x)  # type: ignore[no-any-return]
+        result: Tensor = self.fn(x)
+        return result
 
 
 class Halved(torch.nn.Module):
@@ -75,7 +76,8 @@ class Both(torch.nn.Module):
         self.first, self.second = first, second
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x))  # type: ignore[no-any-return]
+        result: Tensor = self.second(self.first(x))
+        return result
 
 
 def linears(*, is_tied: bool) -> Both:

@@ -50,7 +50,8 @@ def use_now() -> dict[str, Any]:
 
 
 async def lenses(editor: Client, uri: str) -> list[dict[str, Any]]:
-    return await editor.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})  # type: ignore[no-any-return]
+    shown: list[dict[str, Any]] = await editor.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})
+    return shown
 
 
 def at_target(uri: str) -> dict[str, Any]:

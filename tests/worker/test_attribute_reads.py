@@ -1,4 +1,4 @@
-"""Which plain attributes of a module its code can read: others may differ between instances."""
+"""Find the plain attributes of a module that its code can read: others may differ between instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call changes beside its results: kernels would not, so that the capture refuses it."""
+"""Refuse code whose calls change more than their results: kernels would leave it as it is."""
 
 from __future__ import annotations
 

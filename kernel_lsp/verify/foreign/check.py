@@ -69,8 +69,8 @@ NO_GPU = (
     "its host code launches CUDA kernels, and there is no GPU here to run them on: the PTX executor runs kernels with "
     "a launch plan alone"
 )
-OWN_ERROR = re.compile(r"\w+Error: (?!CUDA error)")
-"""Pattern of an error raised by the kernel's host code."""
+RAISED = re.compile(r"\w+Error: ")
+"""Pattern of an error that the kernel's host code or a launch raises."""
 CUDA_ERROR = re.compile(r"\w+Error: CUDA error")
 """Pattern of an error of its launches, such as a misaligned address, after which the process has no GPU any more."""
 UNSEEN_CALLS = re.compile(r"\btriton\b|\btorch\.ops\b")
@@ -113,14 +113,14 @@ class _Check:
     builds: dict[str, str] = field(default_factory=dict)
     cases: Sequence[ForeignCase] = ()
     defined: str = ""
-    """What to do with the functions of an extension that lacks those of the task."""
+    """Next step for an extension that has functions, but none of the task's."""
     judge: Judge = field(init=False)
     timer: OperationTimer | None = None
     """Times the kernel where there is a GPU."""
     _n_own_calls: int = 0
     """Calls of kernels of its own, as of the last stage after which the process had a GPU."""
     _has_lost_gpu: bool = False
-    """Whether a launch ended with an error of CUDA, at sizes that the task does not name."""
+    """True after a launch failed with an error of CUDA at sizes that the task does not name."""
 
     def __post_init__(self) -> None:
         self.judge = Judge(CPU_NAME, self.session.settings.tolerance)
@@ -418,10 +418,9 @@ def _is_not_general(failure: Mismatch | Crashed | TimedOut) -> bool:
     """Check whether a kernel may fail like this at sizes that its task does not name: wrong values or shapes, an access
     out of bounds, or an error that its host code or a launch raises. Changed inputs, late writes, hangs and a process
     that ended stay failures."""
-    if isinstance(failure, Mismatch):
-        return True
-    tolerable = (OWN_ERROR.match, CUDA_ERROR.match, re.compile(OVERRUN).match)
-    return isinstance(failure, Crashed) and any(matches(failure.message) for matches in tolerable)
+    if not isinstance(failure, Crashed):
+        return isinstance(failure, Mismatch)
+    return failure.message.startswith(OVERRUN) or RAISED.match(failure.message) is not None
 
 
 async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:

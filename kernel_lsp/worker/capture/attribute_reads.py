@@ -1,5 +1,5 @@
-"""The names that a module's code can read: its method, and what that calls, in whatever file. A plain attribute of
-another name is no setting of the kernels.
+"""Find the names that a module's code can read: its method, and what that calls, in whatever file. A plain attribute
+of another name is no setting of the kernels.
 
 Calls are followed by name: a method counts as called as soon as code that runs names it, whatever the object. Code that
 reads attributes by computed names can read all of them.
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ..failure import is_user_file
-from ..shipped.operator_settings import slots_of
+from ..shipped.operator_settings import cell_contents, slots_of
 from .load import Callee
 
 NOT_USERS = ("torch", "numpy", "builtins")
@@ -194,7 +194,7 @@ class _Reader:
 
     def _read_code(self, function: types.FunctionType) -> None:
         for cell in function.__closure__ or ():
-            self.follow(_contents(cell))
+            self.follow(cell_contents(cell))
         for value in [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]:
             self.follow(value)
         space = function.__globals__
@@ -254,13 +254,6 @@ def _functions_in(value: Any) -> list[types.FunctionType]:
 def _is_generated(member: Any) -> bool:
     """Return True for a method that a dataclass writes: it reads every field."""
     return any(function.__code__.co_filename.startswith(GENERATED) for function in _functions_in(member))
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # an empty cell
-        return None
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -41,15 +41,15 @@ def grid_sampler(
         torch.arange(size, device=source.device).view([-1 if dim == axis else 1 for dim in range(source.dim())])
         for axis, size in enumerate(source.shape[:2])
     ]
-    total: Any = 0
+    terms = []
     for corner in itertools.product(*axes):
         inside = functools.reduce(operator.and_, ((at >= 0) & (at < size) for (at, _), size in zip(corner, sizes)))
         shares = [share for _, share in corner if share is not None]
         places = [torch.where(inside, at, 0).to(torch.int64) for at, _ in corner]
         # Masked before they are multiplied: neither a sum nor a gradient may have 0 * NaN.
         factors = [torch.where(inside, factor, 0) for factor in (source[(*leading, *places)].to(dtype), *shares)]
-        total = total + functools.reduce(operator.mul, factors)
-    return total.to(source.dtype)  # type: ignore[no-any-return]
+        terms.append(functools.reduce(operator.mul, factors))
+    return functools.reduce(operator.add, terms).to(source.dtype)
 
 
 def _corners(
@@ -98,9 +98,11 @@ def _antialiased(
     """Return images (N, C, H, W) resized along W, then H. An element has a `share` of those up to `reach` away, in
     output positions where there are fewer of them."""
     result = source.to(_computed_type(source.dtype))
+    if sizes is None:
+        assert scales is not None
+        sizes = [torch.sym_int(n * scale) for n, scale in zip(source.shape[-2:], scales)]
     for axis in (-1, -2):
-        n, scale = source.shape[axis], None if scales is None else scales[axis]
-        n_out = sizes[axis] if sizes is not None else torch.sym_int(n * scale)  # type: ignore[operator]
+        n, n_out, scale = source.shape[axis], sizes[axis], None if scales is None else scales[axis]
         before, after = (torch.scalar_tensor(each, dtype=result.dtype, device=source.device) for each in (n, n_out))
         ratio = before / after if scale is None else torch.full_like(after, 1 / scale)
         if aligns_corners:

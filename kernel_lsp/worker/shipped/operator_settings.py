@@ -124,17 +124,18 @@ def _function_text(function: types.FunctionType, parts: Any, outer: tuple[Any, .
         return function.__name__ if wrapped is None else _text(wrapped, parts, outer)
     digest, read = _of_code(function.__code__)
     closure = zip(function.__code__.co_freevars, function.__closure__ or ())
-    bound = {name: _contents(cell) for name, cell in closure}
+    bound = {name: cell_contents(cell) for name, cell in closure}
     bound.update({name: function.__globals__[name] for name in read if name in function.__globals__})
     if function.__defaults__:
         bound["="] = function.__defaults__
     return _bound(f"{function.__name__} {digest}", {**bound, **(function.__kwdefaults__ or {})}, parts, outer)
 
 
-def _contents(cell: Any) -> Any:
+def cell_contents(cell: Any) -> Any:
+    """Return the value of a variable of a closure; None where it is not assigned yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # not assigned yet
+    except ValueError:
         return None
 
 

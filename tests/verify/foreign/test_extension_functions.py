@@ -1,4 +1,4 @@
-"""Which function of a torch extension computes the task."""
+"""Find the function of a torch extension that computes the task."""
 
 from __future__ import annotations
 
