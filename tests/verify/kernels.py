@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Configuration, Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
@@ -16,8 +19,13 @@ C_TYPES = {"f32": "float", "i64": "long long", "bool": "bool"}
 
 
 def task_of(
-    *dims: str, minimum: int = 1, configurations: tuple[Configuration, ...] = (), dtype: DType = DType.F32
+    *dims: str,
+    minimum: int = 1,
+    configurations: tuple[Configuration, ...] = (),
+    dtype: DType = DType.F32,
+    captured: Mapping[str, int] = MappingProxyType({}),
 ) -> Task:
+    """Return a task with one input, and an output of its type. Sizes are captured as 512 where `captured` has none."""
     type_ = TensorType(dtype=dtype, shape=dims)
     graph = Graph(
         inputs=("x",),
@@ -25,7 +33,9 @@ def task_of(
         nodes=(),
         outputs=(GraphOutput(name="out", node="x", type=type_),),
     )
-    symbols = tuple(Symbol(name=dim, captured=512, minimum=minimum) for dim in dims if not dim.isdigit())
+    symbols = tuple(
+        Symbol(name=dim, captured=captured.get(dim, 512), minimum=minimum) for dim in dims if not dim.isdigit()
+    )
     return Task(
         name="f",
         target="model.py::f",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
+from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.plan.binding import UnwrittenError
 from kernel_lsp.verify.model.cases import Sizes
@@ -18,6 +18,7 @@ from kernel_lsp.verify.probes.code_guided_sizes import (
 )
 from kernel_lsp.verify.probes.finder import Budget, Finder, finder_of
 from tests.verify.copies import KNOWN, SQUARE, TASK, prepared
+from tests.verify.kernels import task_of
 
 
 def deciding(*directives: str) -> list[Sizes]:
@@ -184,20 +185,7 @@ PRODUCT = "mul.lo.s32 %r3, %r1, %r2"
 
 def found(*lines: str, where: str = "") -> list[Sizes]:
     """For a kernel that takes B in `%r1` and D in `%r2`."""
-    x = TensorType(dtype=DType.F32, shape=("B", "D"))
-    task = Task(
-        name="f",
-        target="model.py::f",
-        kind="function",
-        source_file="model.py",
-        source_line=1,
-        symbols=(Symbol(name="B", captured=64, minimum=1), Symbol(name="D", captured=256, minimum=1)),
-        arguments=(TaskTensor(name="x", type=x, role="input"),),
-        forward=Graph(inputs=("x",), input_types=(x,), nodes=(), outputs=(GraphOutput(name="out", node="x", type=x),)),
-        reference_source="",
-        configurations=(),
-        torch_version="2",
-    )
+    task = task_of("B", "D", captured={"B": 64, "D": 256})
     text = (
         f"// kernel-lsp: 1\n// op: f(x: f32[B, D]) -> (out: f32[B, D])\n{where}// launch: k<<<B, 32>>>(x, out, B, D)\n"
     )

@@ -7,29 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import Graph, GraphOutput, Symbol, Task, TaskTensor, TensorType
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
 from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.sizes import far_sizes
 from kernel_lsp.verify.probes.sums import sizes_beyond_narrow_places
+from tests.verify.kernels import task_of
 
-X = TensorType(dtype=DType.F32, shape=("B", "D"))
-TASK = Task(
-    name="f",
-    target="model.py::f",
-    kind="function",
-    source_file="model.py",
-    source_line=1,
-    symbols=(Symbol(name="B", captured=64, minimum=1), Symbol(name="D", captured=256, minimum=1)),
-    arguments=(TaskTensor(name="x", type=X, role="input"),),
-    forward=Graph(inputs=("x",), input_types=(X,), nodes=(), outputs=(GraphOutput(name="out", node="x", type=X),)),
-    reference_source="",
-    configurations=(),
-    torch_version="2",
-)
+TASK = task_of("B", "D", captured={"B": 64, "D": 256})
 KNOWN: list[Sizes] = [{"B": 64, "D": 256}, {"B": 1, "D": 70_001}]
 
 
