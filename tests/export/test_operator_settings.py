@@ -183,7 +183,7 @@ def test_a_text_is_the_same_in_each_process() -> None:
     """An operator's file has it. Sets of texts are in another order in each process."""
     program = "from tests.export.test_operator_settings import *; print(setting_text(closed_over({'a', 'bc', 'def'})))"
     commands = [[sys.executable, "-c", program], [sys.executable, "-R", "-c", program]]
-    texts = {subprocess.run(each, capture_output=True, text=True, timeout=120).stdout for each in commands}
+    texts = {subprocess.check_output(each, text=True, timeout=120) for each in commands}
     assert texts == {f"{setting_text(closed_over({'a', 'bc', 'def'}))}\n"}
 
 
