@@ -11,7 +11,6 @@ from typing import TypeGuard
 from kernel_lsp.core import expression
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LibraryArgument, LibraryStep
-from kernel_lsp.generate.attention_patterns import last_key_of, score_of_seen
 from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
@@ -26,6 +25,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
 )
 from kernel_lsp.generate.lowering.builder import positions
+from kernel_lsp.generate.structure.attention_patterns import last_key_of, score_of_seen
 
 ATTENTION_RANK = 4
 """Dims of queries, keys and values for which ATen has fused kernels."""

@@ -35,8 +35,8 @@ from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.scratch_reuse import with_shared_scratch
-from kernel_lsp.generate.structure import plan_structure
-from kernel_lsp.generate.structure_rewriter import StructurePlan
+from kernel_lsp.generate.structure.decisions import plan_structure
+from kernel_lsp.generate.structure.rewriter import StructurePlan
 from kernel_lsp.generate.templates import GroupRenderer, RenderedGroup
 
 MAX_INT_ELEMENTS = 1 << 30

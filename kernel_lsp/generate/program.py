@@ -20,7 +20,12 @@ from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.interleaved_channels import channels_of
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.kept_for_backward import (
+from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
+from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
+from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
+from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
+from kernel_lsp.generate.structure.kept_for_backward import (
     NOTHING,
     PRODUCTS,
     ROWS,
@@ -29,11 +34,6 @@ from kernel_lsp.generate.kept_for_backward import (
     keep_attention,
     with_kept,
 )
-from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
-from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
-from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
-from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.plan.printer import print_plan
 from kernel_lsp.process.gc_pause import paused_collection
 

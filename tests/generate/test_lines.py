@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.generate import row_splits
 from kernel_lsp.generate.codegen.elements import lines
 from kernel_lsp.generate.schedule import element_choices
+from kernel_lsp.generate.structure import row_splits
 from tests.generate.harness import check, plan_text, tensor
 
 FAMILIES = ("normal", "constant_rows", "offset")

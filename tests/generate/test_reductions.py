@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from kernel_lsp.generate import row_splits
+from kernel_lsp.generate.structure import row_splits
 from tests.generate.harness import check, plan_text, run, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")

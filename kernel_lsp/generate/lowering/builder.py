@@ -26,7 +26,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
 )
 from kernel_lsp.generate.names import identifier
-from kernel_lsp.generate.window_gradient_patterns import WindowRecords
+from kernel_lsp.generate.structure.window_gradient_patterns import WindowRecords
 
 Body = Callable[[tuple[Index, ...]], Scalar]
 Shape = tuple[Index, ...]

@@ -12,7 +12,7 @@ from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.windows import AxisGeometry
-from kernel_lsp.generate.window_gradient_patterns import Convolution
+from kernel_lsp.generate.structure.window_gradient_patterns import Convolution
 
 Factors = Callable[[tuple[Index, ...], tuple[Index, ...]], tuple[Scalar, Scalar]]
 

@@ -32,7 +32,7 @@ from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.reduction import mean_over
 from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
-from kernel_lsp.generate.window_gradient_patterns import WINDOW
+from kernel_lsp.generate.structure.window_gradient_patterns import WINDOW
 
 Taps = tuple[Variable, ...]
 MAX_PLACES = 256

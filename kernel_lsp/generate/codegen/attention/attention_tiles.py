@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.attention_patterns import PRODUCT, condition_of_seen, last_key_of, score_of_seen
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored
@@ -17,6 +16,7 @@ from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionG
 from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, accesses, nodes
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.structure.attention_patterns import PRODUCT, condition_of_seen, last_key_of, score_of_seen
 
 ROWS_PER_WARP = 16
 MIN_COLUMNS = 16

@@ -10,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention_patterns import (
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, accesses, cast
+from kernel_lsp.generate.ir.tensor import AttentionGradient, Definition, Reduction, Tensor
+from kernel_lsp.generate.lowering.arithmetic import op
+from kernel_lsp.generate.lowering.builder import positions
+from kernel_lsp.generate.structure.attention_patterns import (
     MINUS_INFINITY,
     are_operands,
     body_at,
@@ -24,11 +29,6 @@ from kernel_lsp.generate.attention_patterns import (
     unscaled,
     without_casts,
 )
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
-from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, accesses, cast
-from kernel_lsp.generate.ir.tensor import AttentionGradient, Definition, Reduction, Tensor
-from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import positions
 
 STATISTICS = 2
 """Values per query: the logarithm of its sum of exponentials, and the row sum of its gradient."""

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
-from kernel_lsp.generate.attention_patterns import find_attention
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Variable, as_index, product
@@ -23,6 +21,8 @@ from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
 from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
+from kernel_lsp.generate.structure.attention_patterns import find_attention
 
 NOTHING, ROWS, PRODUCTS = 0, 1, 2
 """Levels: nothing; results and values of rows; products of matrices, too, of which the forward writes every element to

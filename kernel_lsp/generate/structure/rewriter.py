@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
-from kernel_lsp.generate.attention_gradient_patterns import GradientFamily
 from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.fusion.fuse import Structure
 from kernel_lsp.generate.fusion.rows import split_domain
@@ -29,8 +28,9 @@ from kernel_lsp.generate.library import LibraryPlan, library_plan
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.reduction import count_of
 from kernel_lsp.generate.lowering.table import LoweredGraph
-from kernel_lsp.generate.sum_rewrites import Moments, find_moments
-from kernel_lsp.generate.window_gradient_patterns import WindowChoice
+from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily
+from kernel_lsp.generate.structure.sum_rewrites import Moments, find_moments
+from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice
 
 
 @dataclass

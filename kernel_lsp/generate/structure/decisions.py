@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
-from kernel_lsp.generate.attention_patterns import find_attention
 from kernel_lsp.generate.codegen.products.thread_rows import may_go_by_thread_rows
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
@@ -38,8 +36,6 @@ from kernel_lsp.generate.library import (
 )
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.recomputed_factors import pick_recomputed
-from kernel_lsp.generate.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.scatter_choice import pick_gathered
 from kernel_lsp.generate.schedule.split_choice import (
@@ -55,9 +51,13 @@ from kernel_lsp.generate.schedule.split_choice import (
     suits_thread_rows,
 )
 from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
-from kernel_lsp.generate.structure_rewriter import StructurePlan
-from kernel_lsp.generate.sum_rewrites import find_moments, flat_sum, with_pointwise_inlined
-from kernel_lsp.generate.window_gradient_patterns import WindowChoice, defined_by, pick_windows
+from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
+from kernel_lsp.generate.structure.attention_patterns import find_attention
+from kernel_lsp.generate.structure.recomputed_factors import pick_recomputed
+from kernel_lsp.generate.structure.rewriter import StructurePlan
+from kernel_lsp.generate.structure.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
+from kernel_lsp.generate.structure.sum_rewrites import find_moments, flat_sum, with_pointwise_inlined
+from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice, defined_by, pick_windows
 
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""

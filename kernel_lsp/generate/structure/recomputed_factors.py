@@ -17,7 +17,7 @@ from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import OperationPlanner
 from kernel_lsp.generate.schedule.split_choice import MAX_SPLIT_PRODUCTS
-from kernel_lsp.generate.sum_rewrites import with_pointwise_inlined
+from kernel_lsp.generate.structure.sum_rewrites import with_pointwise_inlined
 
 MAX_NODES = 10
 """Maximum nodes of the expression of a factor."""
