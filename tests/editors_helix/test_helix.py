@@ -68,8 +68,15 @@ def test_a_quick_fix_is_applied_from_the_menu(helix: Terminal, tmp_path: Path) -
 def test_a_target_is_optimized_from_the_menu_and_ends_with_advice(helix: Terminal, tmp_path: Path) -> None:
     choose_action(helix, "Optimize to CUDA: total")
     helix.until("progress", lambda screen: "Optimize total" in screen and "%" in screen, STEP_S)
-    helix.until("the advice", lambda screen: "total, keep torch.compile" in screen, RUN_S)
-    assert not (tmp_path / "kernels").exists()
+    ended = helix.until("the result", lambda screen: "kernel-lsp: total" in screen, RUN_S)
+    if "keep " in ended:
+        assert not (tmp_path / "kernels").exists()
+        return
+    assert "4 new files in kernels (4 unsaved: save all)" in ended
+    helix.type(f":write-all{ENTER}")
+    kernels = tmp_path / "kernels"
+    helix.until("a saved kernel", lambda _: "// op: total(" in saved(kernels / "total.cu"), STEP_S)
+    helix.until("a saved operator", lambda _: "def total(" in saved(kernels / "total.py"), STEP_S)
 
 
 def test_the_page_shows_the_configuration_that_was_run() -> None:

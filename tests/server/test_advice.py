@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kernel_lsp.core.recommendation import Recommendation
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
@@ -12,6 +15,7 @@ from .client import NEOVIM, VSCODE, initialized
 from .fake_engine import write_script
 from .samples import SCALE, SCALE_LINE, run_of_scale
 
+KERNEL_TEXT = "// k\n"
 HEADLINE = "keep torch.compile: 0.84x"
 KEEP = Recommendation(
     action="keep", ratio=0.84, against="compile", kind="measured", why="slower than torch.compile",
@@ -24,19 +28,33 @@ def scripted(folder: Path, advice: Recommendation | None) -> tuple[Path, RunSumm
     path = folder / "scale.py"
     path.write_text(SCALE)
     summary = run_of_scale(path).model_copy(update={"recommendation": advice})
-    result = RunResult(summary=summary, files=(ResultFile(path=folder / "kernels" / "scale.cu", text="// k\n"),))
+    result = RunResult(summary=summary, files=(ResultFile(path=folder / "kernels" / "scale.cu", text=KERNEL_TEXT),))
     write_script(folder / "script", optimize=[{"result": result.model_dump(mode="json")}])
     return path, summary
 
 
-async def ended(folder: Path, capabilities: dict[str, Any], advice: Recommendation | None) -> dict[str, Any]:
-    """Messages to an editor, and what it shows after the run."""
+async def ended(
+    folder: Path,
+    capabilities: dict[str, Any],
+    advice: Recommendation | None,
+    apply: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Messages to an editor, and what it shows after the run. `apply` does what the editor does with an edit."""
     path, _ = scripted(folder, advice)
-    answers = {"workspace/applyEdit": lambda _: {"applied": True}}
+
+    def applied(_: Any) -> dict[str, bool]:
+        apply()
+        return {"applied": True}
+
+    answers = {"workspace/applyEdit": applied}
     async with initialized(folder, capabilities, answers, engine_script=folder / "script", trusted=True) as editor:
         uri = editor.open(path)
         await editor.command("optimize", uri=uri, symbol="scale")
-        await editor.until(lambda: editor.asked("workspace/applyEdit") or editor.said("window/showMessage"))
+        await editor.until(
+            lambda: (
+                editor.said("window/showMessage") or (capabilities is VSCODE and editor.asked("workspace/applyEdit"))
+            )
+        )
         lenses = await editor.ask("textDocument/codeLens", {"textDocument": {"uri": uri}})
         return {
             "edits": editor.asked("workspace/applyEdit"),
@@ -72,6 +90,20 @@ async def test_an_editor_that_cannot_review_applies_nothing(tmp_path: Path) -> N
     found = await ended(tmp_path, NEOVIM, KEEP)
     assert not found["edits"]
     assert any(HEADLINE in said and "PyTorch is recommended" in said for said in found["messages"])
+
+
+@pytest.mark.parametrize("headline", ["", "measure first: 1.04x"], ids=["apply", "measure"])
+async def test_an_editor_that_cannot_review_says_which_files_are_new_and_unsaved(tmp_path: Path, headline: str) -> None:
+    advice = KEEP.model_copy(update={"action": "measure" if headline else "apply", "headline": headline})
+    (message,) = (await ended(tmp_path, NEOVIM, advice))["messages"]
+    assert message.startswith(f"kernel-lsp: scale: 1 new file in kernels (1 unsaved: save all); {headline}")
+    assert message.endswith(", verified on PTX executor (CPU)")
+
+
+async def test_an_editor_that_saves_what_it_applies_is_not_asked_to_save(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernels" / "scale.cu"
+    (message,) = (await ended(tmp_path, NEOVIM, None, lambda: kernel.write_text(KERNEL_TEXT)))["messages"]
+    assert message.startswith("kernel-lsp: scale: 1 new file in kernels; ")
 
 
 async def test_a_faster_kernel_is_applied_and_nothing_is_advised(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ class _State:
 
 
 def _state(file: ResultFile, documents: Documents) -> _State:
-    on_disk = _read(file.path)
+    on_disk = text_on_disk(file.path)
     document = documents.at(file.path)
     if document is None:
         return _State(file.path, file.path.as_uri(), on_disk, None, is_unsaved=False)
@@ -215,7 +215,7 @@ def _state(file: ResultFile, documents: Documents) -> _State:
     return _State(file.path, document.uri, on_disk, document.version, is_unsaved=is_unsaved)
 
 
-def _read(path: Path) -> str | None:
+def text_on_disk(path: Path) -> str | None:
     """Return the file's text; None when it does not exist or is not text."""
     try:
         with path.open(encoding="utf-8", newline="") as file:

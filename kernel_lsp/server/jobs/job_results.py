@@ -10,6 +10,7 @@ from lsprotocol import types
 
 from kernel_lsp.config import FOLDER_NAME, Settings
 from kernel_lsp.core.verdict import Unsupported, Verdict
+from kernel_lsp.core.words import counted
 from kernel_lsp.engine.messages import (
     Check,
     CheckResult,
@@ -28,7 +29,14 @@ from kernel_lsp.engine.messages import (
 )
 from kernel_lsp.server.client import Client
 from kernel_lsp.server.documents.documents import Document
-from kernel_lsp.server.documents.edits import RESULTS_FOLDER, DocumentEdits, edits_of_lines, propose, write_aside
+from kernel_lsp.server.documents.edits import (
+    RESULTS_FOLDER,
+    DocumentEdits,
+    edits_of_lines,
+    propose,
+    text_on_disk,
+    write_aside,
+)
 from kernel_lsp.server.documents.places import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
 from kernel_lsp.server.jobs.call_sites import offer_call_sites
@@ -89,6 +97,8 @@ async def present(state: State, workspace: Path, result: RunResult, since_serial
         is_applied = await _offer(state, proposal.edit, label, result)
         if is_applied and result.lines is None and not keeps:
             state.spawn(offer_call_sites(state, result))
+        if is_applied and not state.client.features.confirms_edits:
+            state.client.inform(_created_text(result))
         if is_applied or state.client.features.confirms_edits:
             return
         reason = "the editor did not create the files"
@@ -99,6 +109,14 @@ async def present(state: State, workspace: Path, result: RunResult, since_serial
     text = f"{label}. {reason}, so the result is in {folder}; its place is {summary.out}."
     state.client.inform(text)
     await state.client.show(paths[0])
+
+
+def _created_text(result: RunResult) -> str:
+    """Return the message after an edit that the user did not see: its files, whether to save them, and the advice."""
+    n_unsaved = sum(text_on_disk(file.path) != file.text for file in result.files)
+    files = f"{counted(len(result.files), 'new file')} in {result.summary.out.name}"
+    remedy = f" ({n_unsaved} unsaved: save all)" if n_unsaved else ""
+    return f"kernel-lsp: {result.summary.name}: {files}{remedy}; {result_text(result.summary)}"
 
 
 def _changed_lines(state: State, result: RunResult, since_serial: int | None) -> DocumentEdits | None:
