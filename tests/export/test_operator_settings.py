@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -33,13 +36,14 @@ class Scaled(torch.nn.Module):
 
 class Halved(torch.nn.Module):
     factor = 0.5
+    steps = {0: 1}
 
     def __init__(self, held: Any = None) -> None:
         super().__init__()
         self.held = held
 
     def half(self, x: Tensor) -> Tensor:
-        return x * self.factor if self.held is None else x
+        return x * self.factor * self.steps[0] if self.held is None else x
 
     def forward(self, x: Tensor) -> Tensor:
         return self.half(x)
@@ -216,6 +220,12 @@ SHARED = Halved()
         (Halved(), changed(Halved(), factor=0.25), "factor is 0.25"),
         (Halved([[1, 2]]), Halved([[1, 3]]), "held is [[1, 3]]"),
         (Halved({0: 1}), Halved({0: 2}), "held is (0=2)"),
+        (Halved(Fraction(1, 3)), Halved(Fraction(1, 5)), "held is Fraction(1, 5)"),
+        (Halved(Decimal("0.1")), Halved(Decimal("0.2")), "held is Decimal('0.2')"),
+        (Halved(deque([1, 2])), Halved(deque([2, 1])), "held is [2, 1]"),
+        (Halved([[1] * 33]), Halved([[1] * 32 + [2]]), "held is [[1"),
+        (Halved({"a.b": 1}), Halved({"a.b": 2}), "held is (a.b=2)"),
+        (Halved(), changed(Halved(), steps={0: 7}), "steps is (0=7)"),
         (Halved(slice(0, 2)), Halved(slice(2, 4)), "held is slice(2"),
         (Halved({"a"}), Halved({"b"}), "held is ['b']"),
         (Halved(Slotted(1.0)), Halved(Slotted(2.0)), "held.held is 2.0"),
@@ -224,6 +234,8 @@ SHARED = Halved()
         (Both(SHARED, SHARED), Both(SHARED, Halved()), "second is not first"),
         (linears(is_tied=True), linears(is_tied=False), "second.weight is not first.weight"),
         (Both(SHARED, Squared()), Both(SHARED, changed(Squared(), forward=torch.relu)), "second has a 'forward'"),
+        (Both(SHARED, Squared()), Both(SHARED, changed(Squared(), half=torch.relu)), "second has a 'half'"),
+        (Squared(), changed(Squared(), half=torch.relu), "this module has a 'half'"),
     ],
 )
 def test_a_module_that_computes_something_else_is_pytorchs(captured: Any, other: Any, says: str) -> None:
@@ -252,6 +264,10 @@ def test_compiled_code_compares_containers_and_ties() -> None:
     compiled = torch.compile(lambda module: bool(of_objects.why_not(module)), backend="eager", fullgraph=True)
     assert not compiled(Halved([Slotted(1.0)]))
     assert compiled(Halved([Slotted(2.0)]))
+    helped = use_of(Both(SHARED, Squared()))
+    compiled = torch.compile(lambda module: bool(helped.why_not(module)), backend="eager", fullgraph=True)
+    assert not compiled(Both(SHARED, Squared()))
+    assert compiled(Both(SHARED, changed(Squared(), half=torch.relu)))
     tied = use_of(linears(is_tied=True))
     compiled = torch.compile(lambda module: bool(tied.why_not(module)), backend="eager", fullgraph=True)
     assert not compiled(linears(is_tied=True))

@@ -132,6 +132,17 @@ def settings_of(directory: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> 
     return module_settings(importlib.import_module(own).Scaled())
 
 
+def test_what_the_code_runs_without_is_a_setting_while_it_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "x * getattr(self, 'gain', 1) * self.shift.get('bias', 2) if 'b c' in self.shift else x"
+    settings_of(tmp_path, monkeypatch, f"def forward(self, x):\n        return {body}")
+    module = importlib.import_module(f"module_of_reads_{next(NUMBERS) - 1}").Scaled()
+    module.shift = {"a": 1}
+    absent = {"gain": None, "shift.bias": None, "shift.b c": None}
+    assert module_settings(module) == {"shift.a": 1, **absent}
+
+
 def test_hooks_and_functions_that_a_module_holds_are_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "def forward(self, x):\n        return self.act(x)"
     settings_of(tmp_path, monkeypatch, body)

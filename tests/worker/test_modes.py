@@ -130,7 +130,14 @@ def test_what_a_module_holds_is_among_its_settings() -> None:
     """The graph has these values as constants: a module with others would be computed with them."""
     task = capture_text(HELD, "Block", inputs=[tensor("x", 4, 8)])
     of_config = {"config.scale": 2.0, "config.norm.eps": 0.001}
-    others = {"table.a": 1.5, "scales": (1.0, 2.0), "none": None, "fn.__name__": "gelu", "act.inplace": False}
+    others = {
+        "table.a": 1.5,
+        "table.b c": 2,
+        "scales": (1.0, 2.0),
+        "none": None,
+        "fn.__name__": "gelu",
+        "act.inplace": False,
+    }
     assert task.module_settings == {**of_config, **others, "training": False}
     assert [a.qualified_name for a in task.arguments if a.qualified_name] == ["_gain"]
     assert task.module_code == {"": "Block.forward", "act": "ReLU"}

@@ -44,6 +44,8 @@ READ_ALL = frozenset(
     "vars __dict__ eval exec __getattr__ __getattribute__ asdict astuple fields getmembers dir __getstate__".split()
 )
 """Names whose use can read every attribute."""
+OF_KEYS = frozenset(["get", "pop", "setdefault"])
+"""Methods of a dictionary that take a key which may be absent."""
 LOADS = frozenset("LOAD_ATTR LOAD_METHOD LOAD_GLOBAL LOAD_NAME LOAD_SUPER_ATTR LOAD_SUPER_METHOD IMPORT_FROM".split())
 WRAPPED = ("__wrapped__", "_torchdynamo_orig_callable")
 WRAPPERS = (
@@ -53,7 +55,7 @@ WRAPPERS = (
 GENERATED = ("<string>", "<attrs")
 """Beginnings of the file names of methods that `dataclasses` and `attrs` write."""
 MAX_DEPTH = 4
-"""Maximum objects in each other below an attribute of a module."""
+"""Maximum objects in each other below an attribute of a module that are followed, stated or compared."""
 CONTAINERS = (list, tuple, set, frozenset, dict)
 GETTERS = (operator.attrgetter, operator.methodcaller)
 MAX_ENTRIES = 10_000
@@ -79,10 +81,13 @@ def owner_of(callee: Callee) -> Any:
 
 
 class NamesRead:
-    """A set of names; it contains every name where the code does not tell which ones it reads."""
+    """A set of names; it contains every name where the code does not tell which ones it reads. `optional` are
+    attributes that the code also runs without, ``getattr(self, "scale", 1.0)``, and `keys` such keys."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.optional: set[str] = set()
+        self.keys: set[str] = set()
         self.is_decided = True
 
     def __contains__(self, name: object) -> bool:
@@ -202,6 +207,10 @@ class _Reader:
         is_followed = self._is_users(file)
         if not is_followed and not file.startswith("torch.nn.modules.") and not self._is_installed(file):
             return
+        if is_followed:
+            attributes, keys = _optional_names(function.__code__)
+            self.found.optional |= attributes
+            self.found.keys |= keys
         for code in _codes(function.__code__):
             names = _loaded(code)
             self.found.is_decided &= not (names & BY_TEXT and _computes_names(code))
@@ -280,6 +289,29 @@ def _module_of(name: str, space: Mapping[str, Any]) -> types.ModuleType | None:
     packages = str(space.get("__package__") or "").split(".")
     names = [".".join([*packages[:n], name]).strip(".") for n in range(len(packages), -1, -1)]
     return next((sys.modules[each] for each in names if each in sys.modules), None)
+
+
+def _optional_names(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """Return the constant names that code asks for and runs without: attributes, ``getattr(self, "scale", 1.0)``, and
+    keys, ``config.get("scale")`` or ``"scale" in config``. Without the source, every text of the code."""
+    codes = [*_codes(code)]
+    texts = {each for one in codes for each in one.co_consts if isinstance(each, str) and each.isidentifier()}
+    if not texts:
+        return set(), set()
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return texts, texts
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    attributes = [node.args[1:2] for node in calls if _name_of(node.func) in BY_TEXT]
+    keys = [node.args[:1] for node in calls if _name_of(node.func) in OF_KEYS]
+    keys += [[node.left] for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    return _texts_of(attributes), _texts_of(keys)
+
+
+def _texts_of(arguments: list[list[ast.expr]]) -> set[str]:
+    nodes = [node for each in arguments for node in each if isinstance(node, ast.Constant)]
+    return {node.value for node in nodes if isinstance(node.value, str)}
 
 
 def _computes_names(code: types.CodeType) -> bool:

@@ -3,6 +3,7 @@ attributes are constants in the captured graph."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import types
@@ -12,9 +13,17 @@ from typing import Any
 
 import torch
 
-from ..shipped.operator_settings import NESTED, WITH_CODE, setting_text, slots_of
+from ..shipped.operator_settings import (
+    EXACT_NUMBERS,
+    NESTED,
+    UNCOMPARABLE,
+    WITH_CODE,
+    attribute,
+    setting_text,
+    slots_of,
+)
 from .attempt import Attempt
-from .attribute_reads import OWN_ATTRIBUTES, NamesRead, named_parts, names_read
+from .attribute_reads import MAX_DEPTH, OWN_ATTRIBUTES, NamesRead, named_parts, names_read
 from .captured import Captured
 from .load import Callee
 
@@ -27,12 +36,15 @@ TOLD_BY_SHAPES = frozenset(
     "dump_patches num_batches_tracked".split()
 )
 """Attributes that the parameters' shapes determine, or that do not affect values."""
-MAX_DEPTH = 3
-"""Maximum attributes in a path below a module's: ``config.norm.eps`` has two."""
 MAX_VALUES = 32
+"""Maximum entries of a dictionary or a list that are stated each by name, whether the code names them or not."""
+MAX_NAMED = 256
 """Maximum values below an attribute: a larger object is data, not a setting."""
+MAX_LEAVES = 1024
+"""Maximum constants of a nested container that are compared at each call: some 0.2 ms. A longer one that the code can
+read is left to PyTorch."""
 PLAIN = (int, bool, float, str)
-CONSTANTS = (*PLAIN, complex, bytes, type(None), range, slice, torch.dtype, torch.device, enum.Enum)
+CONSTANTS = (*PLAIN, complex, bytes, type(None), range, slice, torch.dtype, torch.device, enum.Enum, *EXACT_NUMBERS)
 """Values that compiled code can compare in a container."""
 
 
@@ -73,14 +85,23 @@ def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = Fals
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not is_read:
                 continue
             settings.update(_plain_values(f"{path}.{name}" if path else name, value, read, owner))
+        if not is_torchs:
+            settings.update(_absent(path, module, read))
     return settings
 
 
+def _absent(path: str, value: Any, read: NamesRead) -> dict[str, None]:
+    """Return the names by path that the code reads where they are, and which an object or a dictionary lacks."""
+    asked = read.keys if isinstance(value, dict) else read.optional
+    names = [name for name in sorted(asked) if "." not in name and attribute(value, name) is None]
+    return {f"{path}.{name}" if path else name: None for name in names}
+
+
 def _class_values(kind: type) -> dict[str, Any]:
-    """Return the plain values that the user's classes of a module define: an instance may have others."""
+    """Return plain values and containers that the user's classes of a module define: an instance may have others."""
     classes = [each for each in reversed(kind.__mro__) if not each.__module__.startswith("torch.")]
     members = [(name, value) for each in classes for name, value in vars(each).items() if not name.startswith("__")]
-    return {name: value for name, value in members if type(value) in PLAIN or value is None}
+    return {name: value for name, value in members if isinstance(value, (*CONSTANTS, *NESTED))}
 
 
 def module_code(owner: Any, method: str, *, is_eval: bool = False) -> dict[str, str]:
@@ -119,11 +140,11 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
     if isinstance(value, WITH_CODE) or _holds_functions(value):
         return {path: setting_text(value, owner)}
     if _is_nested(value):
-        leaves = [*islice(_leaves(value), MAX_VALUES + 1)]
-        if len(leaves) > MAX_VALUES:
-            return {}
+        leaves = [*islice(_leaves(value), MAX_LEAVES + 1)]
         if all(isinstance(each, CONSTANTS) for each in leaves):
-            return {path: setting_text(value, owner)}
+            return {path: setting_text(value, owner) if len(leaves) <= MAX_LEAVES else UNCOMPARABLE}
+        if len(leaves) > MAX_VALUES and not isinstance(value, dict):
+            return {}
         entries = enumerate(value if depth and isinstance(value, (list, tuple)) else ())
         of_entries = [_plain_values(f"{path}.{n}", each, read, owner, depth - 1) for n, each in entries]
         found = {name: each for values in of_entries for name, each in values.items()}
@@ -135,10 +156,12 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
     members = [each for base in type(value).__mro__ for name, each in vars(base).items() if name in read]
     has_code = any(isinstance(each, types.FunctionType) for each in members)
     found = {f"{path}.__class__.__name__": type(value).__name__} if has_code else {}
-    for name, each in _inside(value).items():
-        if name in read or (isinstance(value, dict) and isinstance(name, str) and name.isidentifier()):
-            found.update(_plain_values(f"{path}.{name}", _python_number(each), read, owner, depth - 1))
-    return found if len(found) <= MAX_VALUES else {}
+    inside = {name: each for name, each in _inside(value).items() if isinstance(name, str) and "." not in name}
+    named = [name for name in inside if name in read]
+    for name in inside if isinstance(value, dict) and len(inside) <= MAX_VALUES else named:
+        found.update(_plain_values(f"{path}.{name}", _python_number(inside[name]), read, owner, depth - 1))
+    found.update(_absent(path, value, read))
+    return found if len(found) <= MAX_NAMED else {}
 
 
 def _holds_functions(value: Any) -> bool:
@@ -148,7 +171,7 @@ def _holds_functions(value: Any) -> bool:
 def _is_nested(value: Any) -> bool:
     """Return True for a container, or a plain value, that settings state as text: what it holds has no name."""
     if isinstance(value, dict):
-        return not all(isinstance(name, str) for name in value)
+        return not all(isinstance(name, str) and "." not in name for name in value)
     return isinstance(value, NESTED) and not hasattr(value, "_fields")
 
 
@@ -156,7 +179,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     """Yield the values in a container, and in those inside."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         for each in value:
             yield from _leaves(each)
     else:

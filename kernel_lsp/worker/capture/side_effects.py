@@ -13,11 +13,9 @@ from typing import Any, Callable
 import torch
 
 from ..failure import TargetFailure, is_user_file
-from .attribute_reads import OWN_ATTRIBUTES, named_parts, names_read, owner_of
+from .attribute_reads import MAX_DEPTH, OWN_ATTRIBUTES, named_parts, names_read, owner_of
 from .load import Callee
 
-MAX_DEPTH = 4
-"""Maximum objects in each other below an attribute that are compared."""
 MAX_ENTRIES = 256
 """Maximum entries of a container that are compared; of a longer one the length and these."""
 PLAIN = (int, float, str, bytes, type(None), complex)

@@ -5,8 +5,11 @@ The part below the imports is carried by the shared runtime of operator files an
 
 from __future__ import annotations
 
+import collections
+import decimal
 import dis
 import enum
+import fractions
 import functools
 import hashlib
 import types
@@ -20,7 +23,8 @@ from torch import Tensor
 
 UNCOMPARABLE = "what cannot be compared"
 WITH_CODE = (types.FunctionType, types.MethodType, functools.partial)
-NESTED = (list, tuple, set, frozenset, dict, complex, range, slice)
+EXACT_NUMBERS = (fractions.Fraction, decimal.Decimal)
+NESTED = (list, tuple, set, frozenset, collections.deque, dict, complex, range, slice, *EXACT_NUMBERS)
 MAX_TEXT = 100  # characters of a function's text; of a longer one a digest stands there
 MAX_NESTED = 6  # values in each other below a function
 
@@ -75,7 +79,7 @@ constant_text._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as
 def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
     """Return the text of a value inside of those of `outer`."""
     if value is None or isinstance(
-        value, (bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device)
+        value, (bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, *EXACT_NUMBERS)
     ):
         return repr(value)
     if isinstance(value, enum.Enum):
@@ -89,9 +93,9 @@ def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
     inner = (*outer, value)
     if isinstance(value, Tensor) or len(inner) > MAX_NESTED:
         return UNCOMPARABLE
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, collections.deque)):
         texts = [_text(each, parts, inner) for each in value]
-        return f"[{', '.join(texts if isinstance(value, (list, tuple)) else sorted(texts))}]"
+        return f"[{', '.join(sorted(texts) if isinstance(value, (set, frozenset)) else texts)}]"
     if isinstance(value, dict):
         return _bound("", {str(name): each for name, each in value.items()}, parts, inner)
     if isinstance(value, functools.partial):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .operator_settings import WITH_CODE, attribute, is_setting, setting_of
+from .operator_settings import attribute, is_setting, setting_of
 from .operator_support import (
     _CALLS,
     Calls,
@@ -94,10 +94,12 @@ class ModuleUse:
             found = type(part).__name__
             if found != captured:
                 return self._other(path, found, captured)
-            if "forward" in part.__dict__ and f"{path}.forward" not in self.settings:
-                return f"{path} has a 'forward' of its own, which kernels do not call: {_NEXT}"
+            if replaced := self._replaced(f"{path}.", part):
+                return f"{path} has a '{replaced}' of its own, which kernels do not call: {_NEXT}"
             if self._has_hooks(path, part):
                 return f"{path} has hooks, which kernels do not call: remove them, or put them on the whole module"
+        if replaced := self._replaced("", module):
+            return f"this module has a '{replaced}' of its own beside its class's"
         for path, first in self.tied.items():
             if attribute(module, path) is not attribute(module, first):
                 return f"{path} is not {first}, as in these kernels: {_NEXT}"
@@ -105,6 +107,20 @@ class ModuleUse:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
                     return _OTHER_MODE[self.training]
+        return ""
+
+    def _replaced(self, prefix: str, part: Any) -> str:
+        """Return a method that the instance has instead of its class's; empty where there is none. Compiled code asks
+        for the method itself, which is what the compiler guards."""
+        is_compiling = torch.compiler.is_compiling()
+        for name in methods_of(type(part)):
+            if is_compiling:
+                held, own = getattr(part, name), getattr(type(part), name)
+                is_own = getattr(held, "__func__", held) is getattr(own, "__func__", own)
+            else:
+                is_own = name not in part.__dict__
+            if not is_own and prefix + name not in self.settings:
+                return name
         return ""
 
     def _has_hooks(self, path: str, part: torch.nn.Module) -> bool:
@@ -129,6 +145,24 @@ class ModuleUse:
         return None if given is None else (*given, *[attribute(module, path) for path in self.state])
 
 
+def methods_of(kind: type) -> tuple[str, ...]:
+    """Return the methods of a module's class that its instances may hide by an attribute. Compiled code takes the
+    answer for constant."""
+    return _methods_of(kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _methods_of(kind: type) -> tuple[str, ...]:
+    of_torch = (torch.nn.Module, object)
+    members = {
+        name: each for base in reversed(kind.__mro__) if base not in of_torch for name, each in vars(base).items()
+    }
+    kinds = (types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod)
+    named = [name for name, each in members.items() if isinstance(each, kinds)]
+    return tuple([name for name in named if not name.startswith("__") and name not in _UNREAD])
+
+
+methods_of._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
 _CALLED = ("__call__", "__getattr__", "__getattribute__")
 _UNREAD = ("extra_repr", "reset_parameters", "_abc_impl")
 _OTHER_MODE = {
@@ -278,14 +312,8 @@ class Operator:
     def _swap_class(self, module: torch.nn.Module) -> str:
         """Give the module a class whose method asks the operator first; explain what prevents it."""
         assert self.module is not None
-        for name, value in vars(module).items():
-            is_method = isinstance(getattr(type(module), name, None), types.FunctionType)
-            if (
-                is_method
-                and isinstance(value, WITH_CODE)
-                and (name == self.module.method or name not in self.module.settings)
-            ):
-                return f"this module has a '{name}' of its own beside its class's"
+        if self.module.method in vars(module):
+            return f"this module has a '{self.module.method}' of its own beside its class's"
         try:
             module.__class__ = self.class_over(type(module))
         except (TypeError, AttributeError) as error:
