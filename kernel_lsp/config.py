@@ -167,7 +167,7 @@ def describe_settings() -> tuple[SettingDescription, ...]:
     return tuple(_describe(name, schema[name]) for name in Settings.model_fields)
 
 
-def load_settings(directory: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+def load_settings(directory: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
     """Load the settings for `directory` (default: the current one). An override of None is ignored.
 
     Raises SettingError for an unknown name, with similar ones, and for an invalid value, with its source.

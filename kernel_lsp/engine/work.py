@@ -70,8 +70,8 @@ async def do(
     tell: Tell,
     scratch: Path,
     ask: Ask,
-    start: SessionStart | None = None,
-    taken: asyncio.Event | None = None,
+    start: SessionStart | None,
+    taken: asyncio.Event | None,
 ) -> Noun:
     """Return the job's result. Raises KernelLspError when it cannot run. `scratch` is a folder of the job; `ask` calls
     the editor's model if the request has one; `start` is that of `StartAhead`; `taken` is as in `RunHandle`."""

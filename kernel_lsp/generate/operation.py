@@ -223,7 +223,7 @@ class _OperationRenderer:
                 found.append(RenderedGroup((owners[together[0]],), is_valid=is_valid))
         return found
 
-    def _render_group(self, position: int, threads: int | None = None) -> RenderedGroup:
+    def _render_group(self, position: int, threads: int | None) -> RenderedGroup:
         group, choices, names = self.fused.groups[position], self.builder.choices, self.builder.kernel_names
         variants = self.rendered.setdefault((position, threads, self.builder.suffix), [])
         for known in variants:

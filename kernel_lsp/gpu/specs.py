@@ -54,7 +54,6 @@ class GpuSpec:
     clock_hz: float
     datasheet_bandwidth: float
     l2_bytes: int
-    memory_bytes: int
     tf32_rate: float
     f16_rate: float
     bf16_rate: float
@@ -112,49 +111,48 @@ _SM_90 = Architecture((9, 0), 2048, 32, 228 * KIB, 227 * KIB, 128, 64)
 _SM_100 = Architecture((10, 0), 2048, 32, 228 * KIB, 227 * KIB, 128, 64)
 _SM_120 = Architecture((12, 0), 1536, 24, 100 * KIB, 99 * KIB, 128, 2)
 
-GIB = 1 << 30
 _T = 1e12
 
 GPUS: tuple[GpuSpec, ...] = (
     # H200 datasheet (4.8 TB/s, 141 GB, dense tensor rates are half of the sparse ones printed); SM count, clock
     # and L2 as the driver of one H200 reports them; copy bandwidth measured for this project on it.
-    GpuSpec("H200", _SM_90, 132, 1.98e9, 4.8e12, 60 * MIB, 141 * 10**9, 494.7 * _T, 989.4 * _T, 989.4 * _T, 4.3e12,
+    GpuSpec("H200", _SM_90, 132, 1.98e9, 4.8e12, 60 * MIB, 494.7 * _T, 989.4 * _T, 989.4 * _T, 4.3e12,
             aliases=("H200 SXM", "H200 141GB")),
     # H100 datasheet and Hopper architecture paper. SXM5: 132 SMs, HBM3 3.35 TB/s.
-    GpuSpec("H100 SXM", _SM_90, 132, 1.98e9, 3.35e12, 50 * MIB, 80 * GIB, 494.7 * _T, 989.4 * _T, 989.4 * _T,
+    GpuSpec("H100 SXM", _SM_90, 132, 1.98e9, 3.35e12, 50 * MIB, 494.7 * _T, 989.4 * _T, 989.4 * _T,
             aliases=("H100 SXM5", "H100 80GB HBM3", "H100 SXM5 80GB")),
     # H100 PCIe: 114 SMs, HBM2e 2.0 TB/s.
-    GpuSpec("H100 PCIe", _SM_90, 114, 1.755e9, 2.039e12, 50 * MIB, 80 * GIB, 378.0 * _T, 756.0 * _T, 756.0 * _T,
+    GpuSpec("H100 PCIe", _SM_90, 114, 1.755e9, 2.039e12, 50 * MIB, 378.0 * _T, 756.0 * _T, 756.0 * _T,
             aliases=("H100 PCIe 80GB",)),
     # A100 datasheet and Ampere GA100 architecture paper: 108 SMs, 1410 MHz, 40 MB L2.
-    GpuSpec("A100 40GB", _SM_80, 108, 1.41e9, 1.555e12, 40 * MIB, 40 * GIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
+    GpuSpec("A100 40GB", _SM_80, 108, 1.41e9, 1.555e12, 40 * MIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
             aliases=("A100-SXM4-40GB", "A100-PCIE-40GB", "A100 SXM 40GB", "A100 PCIe 40GB")),
-    GpuSpec("A100 80GB", _SM_80, 108, 1.41e9, 2.039e12, 40 * MIB, 80 * GIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
+    GpuSpec("A100 80GB", _SM_80, 108, 1.41e9, 2.039e12, 40 * MIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
             aliases=("A100-SXM4-80GB", "A100 SXM 80GB")),
-    GpuSpec("A100 80GB PCIe", _SM_80, 108, 1.41e9, 1.935e12, 40 * MIB, 80 * GIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
+    GpuSpec("A100 80GB PCIe", _SM_80, 108, 1.41e9, 1.935e12, 40 * MIB, 156.0 * _T, 312.0 * _T, 312.0 * _T,
             aliases=("A100 PCIe 80GB", "A100-PCIE-80GB")),
     # A10 datasheet: 600 GB/s; GA102 with 72 SMs.
-    GpuSpec("A10", _SM_86, 72, 1.695e9, 0.6e12, 6 * MIB, 24 * GIB, 62.5 * _T, 125.0 * _T, 125.0 * _T),
+    GpuSpec("A10", _SM_86, 72, 1.695e9, 0.6e12, 6 * MIB, 62.5 * _T, 125.0 * _T, 125.0 * _T),
     # L4 datasheet: 300 GB/s, AD104 with 58 SMs and 48 MB L2; 30.3 TFLOP/s f32.
-    GpuSpec("L4", _SM_89, 58, 2.04e9, 0.3e12, 48 * MIB, 24 * GIB, 60.0 * _T, 121.0 * _T, 121.0 * _T),
+    GpuSpec("L4", _SM_89, 58, 2.04e9, 0.3e12, 48 * MIB, 60.0 * _T, 121.0 * _T, 121.0 * _T),
     # L40S datasheet: 864 GB/s, 91.6 TFLOP/s f32; AD102 with 142 SMs and 96 MB L2 (Ada architecture paper).
-    GpuSpec("L40S", _SM_89, 142, 2.52e9, 0.864e12, 96 * MIB, 48 * GIB, 183.0 * _T, 362.0 * _T, 362.0 * _T),
+    GpuSpec("L40S", _SM_89, 142, 2.52e9, 0.864e12, 96 * MIB, 183.0 * _T, 362.0 * _T, 362.0 * _T),
     # V100 datasheet and Volta architecture paper: 80 SMs, 1530 MHz, 900 GB/s, 6 MB L2. No bf16, no TF32.
-    GpuSpec("V100", _SM_70, 80, 1.53e9, 0.9e12, 6 * MIB, 32 * GIB, 0.0, 125.0 * _T, 0.0,
+    GpuSpec("V100", _SM_70, 80, 1.53e9, 0.9e12, 6 * MIB, 0.0, 125.0 * _T, 0.0,
             aliases=("V100-SXM2-16GB", "V100-SXM2-32GB", "V100 SXM2", "V100-SXM3-32GB")),
     # T4 datasheet and Turing architecture paper: 40 SMs, 1590 MHz, 320 GB/s, 4 MB L2.
-    GpuSpec("T4", _SM_75, 40, 1.59e9, 0.32e12, 4 * MIB, 16 * GIB, 0.0, 65.0 * _T, 0.0),
+    GpuSpec("T4", _SM_75, 40, 1.59e9, 0.32e12, 4 * MIB, 0.0, 65.0 * _T, 0.0),
     # GA102 architecture paper, appendix: RTX 3090 has 82 SMs at 1695 MHz, 936 GB/s, f16 with f32 accumulation 71.
-    GpuSpec("RTX 3090", _SM_86, 82, 1.695e9, 0.936e12, 6 * MIB, 24 * GIB, 35.6 * _T, 71.0 * _T, 71.0 * _T),
+    GpuSpec("RTX 3090", _SM_86, 82, 1.695e9, 0.936e12, 6 * MIB, 35.6 * _T, 71.0 * _T, 71.0 * _T),
     # Ada architecture paper, appendix: RTX 4090 has 128 SMs at 2520 MHz, 1008 GB/s, 72 MB L2, f16/f32 165.2.
-    GpuSpec("RTX 4090", _SM_89, 128, 2.52e9, 1.008e12, 72 * MIB, 24 * GIB, 82.6 * _T, 165.2 * _T, 165.2 * _T),
+    GpuSpec("RTX 4090", _SM_89, 128, 2.52e9, 1.008e12, 72 * MIB, 82.6 * _T, 165.2 * _T, 165.2 * _T),
     # RTX Blackwell architecture paper, appendix: RTX 5090 has 170 SMs at 2407 MHz, 1792 GB/s, 96 MB L2, f16/f32 209.5.
-    GpuSpec("RTX 5090", _SM_120, 170, 2.407e9, 1.792e12, 96 * MIB, 32 * GIB, 104.8 * _T, 209.5 * _T, 209.5 * _T),
+    GpuSpec("RTX 5090", _SM_120, 170, 2.407e9, 1.792e12, 96 * MIB, 104.8 * _T, 209.5 * _T, 209.5 * _T),
     # RTX 6000 Ada datasheet: 142 SMs, 960 GB/s, 91.1 TFLOP/s f32; 96 MB L2 (Ada architecture paper).
-    GpuSpec("RTX 6000 Ada", _SM_89, 142, 2.505e9, 0.96e12, 96 * MIB, 48 * GIB, 182.1 * _T, 364.2 * _T, 364.2 * _T),
+    GpuSpec("RTX 6000 Ada", _SM_89, 142, 2.505e9, 0.96e12, 96 * MIB, 182.1 * _T, 364.2 * _T, 364.2 * _T),
     # HGX B200 datasheet, per GPU: 8 TB/s, dense bf16 2.25 PFLOP/s, f32 75 TFLOP/s over
     # 148 SMs; L2 as the CUDA driver reports it.
-    GpuSpec("B200", _SM_100, 148, 1.965e9, 8.0e12, 126 * MIB, 180 * GIB, 1125.0 * _T, 2250.0 * _T, 2250.0 * _T),
+    GpuSpec("B200", _SM_100, 148, 1.965e9, 8.0e12, 126 * MIB, 1125.0 * _T, 2250.0 * _T, 2250.0 * _T),
 )  # fmt: skip
 
 

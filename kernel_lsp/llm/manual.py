@@ -43,7 +43,7 @@ class ManualModel(FreeModel):
     def __init__(
         self,
         folder: Path,
-        wait_s: float = WAIT_S,
+        wait_s: float,
         poll_s: float = POLL_S,
         on_prompt: OnPrompt = ignore_prompt,
     ) -> None:

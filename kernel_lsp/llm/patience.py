@@ -91,7 +91,7 @@ class Pace:
 class PatientModel:
     """A model with its retry policy and the run's ledger. A Retry-After delays every call to this model."""
 
-    def __init__(self, model: Model, ledger: Ledger, pace: Pace | None = None, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, model: Model, ledger: Ledger, pace: Pace | None, sleep: Sleep = asyncio.sleep) -> None:
         self._model, self._ledger, self._pace, self._sleep = model, ledger, pace or Pace(), sleep
         self._slots = asyncio.Semaphore(self._pace.n_at_once)
         self._not_before_s = 0.0

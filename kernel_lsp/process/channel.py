@@ -20,7 +20,7 @@ class Channel:
     """The child leads its own process group and dies with us. Its stderr is kept, up to a bound."""
 
     def __init__(
-        self, argv: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, directory: Path | None = None
+        self, argv: Sequence[str | Path], *, environment: Mapping[str, str] | None, directory: Path | None = None
     ) -> None:
         self._argv, self._environment, self._directory = argv, environment, directory
         self._process: asyncio.subprocess.Process | None = None

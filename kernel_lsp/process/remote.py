@@ -102,7 +102,7 @@ class Place(ABC):
 class Link:
     """One connection, with one worker behind it."""
 
-    def __init__(self, place: Place, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, place: Place, arguments: Sequence[str]) -> None:
         """`arguments` are the worker's."""
         self._place, self._arguments = place, tuple(arguments)
         self._opened: Stream | None = None

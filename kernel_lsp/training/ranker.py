@@ -193,7 +193,7 @@ class Models:
 
 
 def train_models(
-    tasks: Sequence[TimedTask], *, settings: PpoSettings | None = None, order: Order = "policy", seed: int = 0
+    tasks: Sequence[TimedTask], *, settings: PpoSettings | None, order: Order = "policy", seed: int = 0
 ) -> Models:
     """Train both models on these tasks."""
     fitted = Fitted.on(tasks, seed)

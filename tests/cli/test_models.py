@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.model_records import ModelRecords, canonical_record
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from tests.canonical_record import canonical_record
 from tests.cli.commands import Ran, run, write
 from tests.llm.chat_server import ChatServer, Refuses
 from tests.llm.provider_script import INJECTION, TARGET, answer

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.evolve.archive.archive import Archive
-from kernel_lsp.evolve.archive.model_records import ModelRecords, canonical_record
+from kernel_lsp.evolve.archive.model_records import ModelRecords
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.recording import Recording, ReplayModel
 from kernel_lsp.llm.request import Message, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
+from tests.canonical_record import canonical_record
 from tests.evolve.world import FakeDevice, Ran, World, kernel, numbered, reply
 from tests.scripted_model import Answer, ScriptedModel
 

@@ -1,14 +1,12 @@
 """Records of a run of models: replies as received, proposals with their history, and values fixed at its start. They
-suffice to resume or repeat the run, and to print it as text that depends on prompts, replies and verdicts alone."""
+suffice to resume or repeat the run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from kernel_lsp.core.model import Noun
-from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.llm.judges.calibration import Judgement
 from kernel_lsp.llm.recording import RecordedReply, RecordedValue, write_recording
@@ -113,27 +111,6 @@ class ModelRecords:
 
 SPENDING = "spending"
 """Name of the value that holds what was spent."""
-VOLATILE = frozenset(("date", "run_id", "files", "from_cache", "source_file", "file"))
-SECONDS_SUFFIX = "_s"
-"""Suffix of fields with durations, which are excluded everywhere."""
-
-
-def canonical_record(archive: Archive, run_id: str) -> str:
-    """Return JSON lines: the task, proposals in order, replies by key, candidates by id, verdicts by id and depth."""
-    records = ModelRecords(archive, run_id)
-    lines: list[Any] = [{"task": json.loads(archive.run(run_id).task_json or "null")}]
-    lines += [{"proposal": proposal.model_dump(mode="json")} for proposal in records.proposals()]
-    lines += [{"value": name, "is": value} for name, value in records.values() if name != SPENDING]
-    lines += [{"reply": recorded.model_dump(mode="json")} for recorded in records.replies()]
-    candidates = {candidate.id: candidate.text for candidate in archive.candidates(run_id)}
-    lines += [{"candidate": id_, "text": candidates[id_]} for id_ in sorted(candidates)]
-    verdicts = sorted(archive.verdicts(run_id), key=lambda verdict: (verdict.candidate_id, verdict.depth))
-    lines += [{"verdict": _verdict(verdict)} for verdict in verdicts]
-    ends = [event for event in archive.events(run_id) if event.kind == "run_finished"]
-    lines += [
-        {"end": {"candidate_id": end.candidate_id, "reason": end.reason, "stopped": end.stopped}} for end in ends[-1:]
-    ]
-    return "".join(json.dumps(_lasting(line), sort_keys=True) + "\n" for line in lines)
 
 
 def record_run(archive: Archive, run_id: str, path: Path) -> int:
@@ -143,18 +120,3 @@ def record_run(archive: Archive, run_id: str, path: Path) -> int:
     replies = records.replies()
     write_recording(path, values, replies)
     return len(replies)
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return the verdict; for a full check, which draws an unpredictable case, only the kind of its outcome."""
-    found = verdict.model_dump(mode="json")
-    if verdict.depth == "full":
-        found |= {"outcome": verdict.outcome.kind, "notes": [], "findings": []}
-    return found
-
-
-def _lasting(value: Any) -> Any:
-    if isinstance(value, dict):
-        lasting = (name for name in value if name not in VOLATILE and not name.endswith(SECONDS_SUFFIX))
-        return {name: _lasting(value[name]) for name in lasting}
-    return [_lasting(inner) for inner in value] if isinstance(value, list) else value

@@ -155,7 +155,7 @@ class Profiler:
     """Profile the candidates of one run; `recorded` are the digests of a replayed run, by value name."""
 
     def __init__(
-        self, records: ModelRecords, profile: ProfileCandidate | None, recorded: Mapping[str, str] | None = None
+        self, records: ModelRecords, profile: ProfileCandidate | None, recorded: Mapping[str, str] | None
     ) -> None:
         self._records, self._profile, self._recorded = records, profile, recorded or {}
 

@@ -52,8 +52,8 @@ def open_tools(
     request: OptimizeRequest,
     workspace: Path,
     callbacks: Mapping[str, Ask],
-    on_prompt: OnPrompt = ignore_prompt,
-    manual_wait_s: float = WAIT_S,
+    on_prompt: OnPrompt,
+    manual_wait_s: float,
 ) -> ModelTools:
     """Open the models and prompts of a request. Raises SettingError, UserError."""
     recording = read_recording(request.replay) if request.replay is not None else None
@@ -80,7 +80,7 @@ def open_models(
     directory: Path,
     workspace: Path,
     callbacks: Mapping[str, Ask],
-    recording: Recording | None = None,
+    recording: Recording | None,
     on_prompt: OnPrompt = ignore_prompt,
     manual_wait_s: float = WAIT_S,
 ) -> Roster:

@@ -92,9 +92,9 @@ async def calibrate(
     directory: Path,
     settings: Settings,
     *,
-    replay: Path | None = None,
-    callbacks: Mapping[str, Ask] | None = None,
-    record: Callable[[RecordedReply], None] = lambda _: None,
+    replay: Path | None,
+    callbacks: Mapping[str, Ask] | None,
+    record: Callable[[RecordedReply], None],
 ) -> CalibrationReport:
     """Label, ask, score, fit, and store the fits in the workspace. Raises UserError for a folder that is not a
     corpus."""

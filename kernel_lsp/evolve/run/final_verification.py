@@ -175,8 +175,8 @@ def why_stop_tuning(
     best_us: Sequence[float],
     n_generations: int,
     device_s: float,
-    search_s: float = 0.0,
-    is_ahead: bool = False,
+    search_s: float,
+    is_ahead: bool,
 ) -> str:
     """Return the reason why more schedules gain nothing or too little, or empty. `best_us` is the best time after each
     of the `n_generations` so far, which took `device_s` of the GPU. `search_s` are the seconds so far of a search that

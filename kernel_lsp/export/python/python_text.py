@@ -151,7 +151,7 @@ def unpacked(names: Sequence[str], source: str, depth: int = 0) -> list[str]:
     return literal("(", names, f") = {source}", depth)
 
 
-def returned(items: Sequence[str], depth: int = 0) -> list[str]:
+def returned(items: Sequence[str], depth: int) -> list[str]:
     """Print ``return a, b``; one item is returned alone."""
     if len(one_line := f"return {', '.join(items)}") <= LINE_LENGTH - len(INDENT) * depth:
         return [one_line]

@@ -23,7 +23,7 @@ from kernel_lsp.export.python.python_text import (
 )
 
 
-def reference_function(task: Task, operation: OperationText, plan: str = "") -> list[str]:
+def reference_function(task: Task, operation: OperationText, plan: str) -> list[str]:
     """Print ``def <name>_reference(...)`` with annotations. It refuses other values than the captured ones where its
     body has them as constants: numbers that it took, and sizes, e.g. a scale of ``1 / sqrt(D)``. Sizes that the `plan`
     of the file has, too, are not printed again."""

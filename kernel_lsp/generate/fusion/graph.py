@@ -96,7 +96,7 @@ class DefinitionGraph:
         tensors: Sequence[Tensor],
         outputs: Sequence[Tensor],
         definitions: Mapping[Tensor, Definition],
-        inlined: frozenset[Tensor] = frozenset(),
+        inlined: frozenset[Tensor],
     ) -> None:
         self.outputs, self.inlined = outputs, inlined
         self.definitions = {tensor: definitions.get(tensor, tensor.definition) for tensor in tensors}

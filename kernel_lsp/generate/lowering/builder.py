@@ -58,9 +58,7 @@ RESULT_NAMES = {
 class Builder:
     """Makes tensors for one graph, in order."""
 
-    def __init__(
-        self, sizes: Sizes, fixed: frozenset[str] = frozenset(), given: Mapping[int, str] = NOTHING_GIVEN
-    ) -> None:
+    def __init__(self, sizes: Sizes, fixed: frozenset[str], given: Mapping[int, str]) -> None:
         """`given` names tensors that lie in memory, by number: no kernel computes them."""
         self.sizes = sizes
         self._given, self.given = given, dict[str, Tensor]()
@@ -270,7 +268,7 @@ class Call:
             self.fail(f"its argument '{name}' is no tensor")
         return found
 
-    def optional_tensor(self, position: int, name: str = "") -> Tensor | None:
+    def optional_tensor(self, position: int, name: str) -> Tensor | None:
         return self._resolve(self.raw(position, name))
 
     def tensors(self, position: int, name: str = "tensors") -> list[Tensor | None]:

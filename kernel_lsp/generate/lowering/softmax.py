@@ -23,7 +23,7 @@ def _softmax(call: Call) -> Tensor:
     return softmax_over(call.builder, source, axis, call.dtype(), is_safe="safe" in call.node.op)
 
 
-def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, is_safe: bool = False) -> Tensor:
+def softmax_over(builder: Builder, source: Tensor, axis: int, dtype: DType, *, is_safe: bool) -> Tensor:
     """Return exp(x - max) over its sum. With `is_safe`, a row of all -inf gives 0, where the quotient is NaN."""
     peak, total, computed = _softmax_parts(builder, source, axis)
 

@@ -28,7 +28,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
     upsampling,
     views,
 )
-from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN, RULES, Builder, Call, Shape
+from kernel_lsp.generate.lowering.builder import RULES, Builder, Call, Shape
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.names import identifier
 from kernel_lsp.generate.structure.attention_gradient_patterns import KeptAttention
@@ -67,9 +67,9 @@ class LoweredGraph:
 def lower_graph(
     graph: Graph,
     sizes: Sizes,
-    fixed: frozenset[str] = frozenset(),
-    gradients: frozenset[str] = frozenset(),
-    given: Mapping[int, str] = NOTHING_GIVEN,
+    fixed: frozenset[str],
+    gradients: frozenset[str],
+    given: Mapping[int, str],
 ) -> LoweredGraph:
     """Return the graph as definitions; numbers of the caller in `fixed` are constants. A backward may return its inputs
     in `gradients`, and one tensor as several results; it takes the tensors `given` by number as further inputs of that

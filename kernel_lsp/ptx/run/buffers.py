@@ -147,7 +147,7 @@ class AddressTable:
     def traced_address(self) -> int:
         return self._traced.address
 
-    def set_buffer(self, buffer: Buffer, *, is_initialised: bool, records: int = 0) -> None:
+    def set_buffer(self, buffer: Buffer, *, is_initialised: bool, records: int) -> None:
         """Describe a buffer. `records` is the address of its race records, or 0."""
         flags = int(EntryFlag.READ_ONLY) if buffer.is_read_only else 0
         flags |= 0 if is_initialised else EntryFlag.CHECK_INITIALISED

@@ -44,7 +44,7 @@ class LaunchRun:
         table: AddressTable,
         buffers: dict[str, Buffer],
         variables: dict[int, tuple[str, int]],
-        races: LaunchRaces | None = None,
+        races: LaunchRaces | None,
         *,
         budget: int,
         was_sampled: bool,

@@ -94,7 +94,7 @@ class ExtensionBuilder:
             stages = {**outcome.stages_s, "whole build": round(time.monotonic() - started, 3)}
             return keep(kept, Path(folder), outcome.model_copy(update={"stages_s": stages}))
 
-    async def precompile(self, headers: Headers = ALL_OPERATORS) -> float:
+    async def precompile(self, headers: Headers) -> float:
         """Precompile the header for the next builds; return the seconds it took, 0 if it exists."""
         folder = self._header_folder(headers)
         if (folder / "prelude.h.gch").exists():

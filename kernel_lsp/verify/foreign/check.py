@@ -88,7 +88,7 @@ async def check_foreign(
     source: ForeignSource,
     target: TargetSource,
     settings: Settings,
-    start: SessionStart | None = None,
+    start: SessionStart | None,
 ) -> Verdict:
     """Reach the full verdict. Raises TargetError without a task, EnvironmentProblem without a compiler."""
     candidate = Candidate(text=text, origin=Origin(proposer="user", description=str(file)))

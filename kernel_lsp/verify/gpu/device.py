@@ -234,7 +234,7 @@ class Turns:
 class GpuLock:
     """The lock of one GPU. `directory` holds the lock files; by default the user's runtime folder."""
 
-    def __init__(self, uuid: str, *, directory: Path | None = None, deadline_s: float = LOCK_DEADLINE_S) -> None:
+    def __init__(self, uuid: str, *, directory: Path | None, deadline_s: float = LOCK_DEADLINE_S) -> None:
         self._name = f"gpu-{re.sub(r'[^0-9A-Za-z-]', '-', uuid)}.lock"
         self._directory, self._deadline_s = directory, deadline_s
 

@@ -221,9 +221,7 @@ def compare(
     return _error_of(floating_total(sides, allowance), sides.found, expected, allowance)
 
 
-def compare_stored(
-    found: np.ndarray, expected: Expectation, *, factor: float, inputs: InputTraits = ANY_INPUTS
-) -> TensorError:
+def compare_stored(found: np.ndarray, expected: Expectation, *, factor: float, inputs: InputTraits) -> TensorError:
     """Return the error of a whole floating output as stored in its file, which was poisoned before. As `compare`, but
     elements that were never written are the error where there are any."""
     sides, allowance = _sides(found, expected, None), _allowance(expected, factor, inputs)

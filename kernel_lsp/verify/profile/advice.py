@@ -44,7 +44,7 @@ def advise(kernels: Sequence[KernelProfile], time_us: float, floor_us: float) ->
     return tuple(sorted((a for a in capped if a.gain >= MIN_GAIN), key=lambda a: -a.gain)[:MAX_ADVICE])
 
 
-def _advice(kernel: KernelProfile, title: str, evidence: str, gain: float, line: int | None = None) -> Advice:
+def _advice(kernel: KernelProfile, title: str, evidence: str, gain: float, line: int | None) -> Advice:
     return Advice(title=title, evidence=evidence, gain=max(0.0, gain), kernel=kernel.kernel, line=line)
 
 

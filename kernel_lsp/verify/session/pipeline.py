@@ -65,7 +65,7 @@ class Evaluator:
         self,
         task: Task,
         platform: Platform,
-        measured_on: Sequence[MeasuringGpu] = (),
+        measured_on: Sequence[MeasuringGpu],
         *,
         screen_families: Sequence[str] = SCREEN_FAMILIES,
         name: str = "",

@@ -42,7 +42,7 @@ class Verifier:
     """
 
     def __init__(
-        self, source: TargetSource, task: Task, platform: Platform, measured_on: Sequence[MeasuringGpu] = ()
+        self, source: TargetSource, task: Task, platform: Platform, measured_on: Sequence[MeasuringGpu]
     ) -> None:
         """`measured_on` are the GPUs: candidates run and are timed on one of them; none for the executor alone."""
         self._task, self._platform, self._measured_on = task, platform, measured_on

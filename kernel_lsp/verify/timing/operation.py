@@ -85,7 +85,7 @@ class OperationTimer:
         baselines: Baselines,
         *,
         plan: TimingPlan | None = None,
-        patience_s: float = 0.0,
+        patience_s: float,
         seed: int = 0,
     ) -> None:
         """`baselines` start and end with the timer. `patience_s` is the maximum wait of a timing for compilations."""

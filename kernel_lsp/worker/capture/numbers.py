@@ -43,7 +43,7 @@ NUMBER_TYPES = ("number", "Scalar", "float", "Tensor")
 place of tensors."""
 
 
-def find_numbers(captured: Captured, again: Attempt, *, has_settings: bool = True) -> None:
+def find_numbers(captured: Captured, again: Attempt, *, has_settings: bool) -> None:
     """Note in a capture's graphs which constants are numbers of the caller, and list those of its module. A capture
     that does not allow this stays as it is. Without `has_settings` no setting of the module is an argument: a deep one
     is not captured a second time for that, which took 9 of a ResNet18's 20 s on a busy machine and found none."""

@@ -94,7 +94,7 @@ def name_symbols(
     shapes: Sequence[tuple[str, Sequence[Any]]],
     preferred: dict[tuple[str, int], str],
     pool: NamePool,
-    state: frozenset[str] = frozenset(),
+    state: frozenset[str],
 ) -> dict[sympy.Symbol, str]:
     """Return a name for every symbol of the tensors' shapes, in their order. `preferred`, by tensor and dim, wins.
     `state` are the tensors that no user passes."""

@@ -77,7 +77,7 @@ def other_starts(captured: Captured) -> list[TorchDispatchMode]:
 
 
 def lost_in(
-    expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()
+    expected: torch.Tensor, native: torch.Tensor, ways: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
 ) -> Lost:
     """Return where PyTorch has only NaN, and where some of `ways`, or of `others` with other initial values, has a
     number. For integers, return where another one is, which is correct as well as PyTorch's own."""

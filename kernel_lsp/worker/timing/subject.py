@@ -212,7 +212,7 @@ def warm_up(subject: Subject) -> None:
     subject.own_enqueue_us = _enqueue_us(lambda: subject.arm(0), stopwatch, subject.n_probes)
 
 
-def put_calls(subject: Subject, n_calls: int, method: str = GRAPH) -> None:
+def put_calls(subject: Subject, n_calls: int, method: str) -> None:
     """Set the calls of each sample, as far as possible: as graphs, where they can be captured and the other side does
     not run on a stream."""
     subject.graphs, subject.warm_graph, subject.enqueue_us = [], None, subject.own_enqueue_us

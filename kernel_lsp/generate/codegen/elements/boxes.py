@@ -145,7 +145,7 @@ def render_boxes(
     comment: str,
     *,
     planes: bool,
-    workload: Workload | None = None,
+    workload: Workload | None,
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
     last two axes, so that the other coordinates are the block's. With a `workload`, rows of windows and of the box are

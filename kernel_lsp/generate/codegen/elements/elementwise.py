@@ -72,7 +72,7 @@ def render_elementwise(
     group: ElementwiseGroup,
     schedule: ElementwiseSchedule,
     comment: str,
-    workload: Workload | None = None,
+    workload: Workload | None,
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group. With a `workload`, packs also serve reads that are aligned for
     multiples of its sizes."""

@@ -137,7 +137,7 @@ def can_pack_rows(group: RowGroup) -> bool:
     )
 
 
-def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int = 4) -> bool:
+def is_valid_row_schedule(group: RowGroup, schedule: RowSchedule, itemsize: int) -> bool:
     """Check that the schedule fits a block and the layout. `itemsize` is that of the widest tensor that the schedule
     keeps in registers."""
     if schedule.threads * schedule.rows > 1024 or (group.wholes and schedule.threads * schedule.rows % WARP):
