@@ -15,26 +15,20 @@ from kernel_lsp.generate.codegen.attention import (
 )
 from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
-from kernel_lsp.generate.codegen.elements.boxes import boxes_of, default_box, fits_planes, render_boxes, whole_sizes
+from kernel_lsp.generate.codegen.elements.boxes import boxes_of, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, by_size
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul, thread_rows
-from kernel_lsp.generate.codegen.products.matmul import TiledRenderer, TileSchedule, is_valid_tile_schedule
+from kernel_lsp.generate.codegen.products.matmul import TiledRenderer
 from kernel_lsp.generate.codegen.products.register_tiles import (
     REGISTER_TILE_THREADS,
     RegisterTileRenderer,
-    RegisterTileSchedule,
-    is_valid_register_tile,
     register_tile_comment,
-    sharing_threads,
 )
 from kernel_lsp.generate.codegen.products.split_matmul import SplitRenderer
-from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, is_valid_split_schedule
 from kernel_lsp.generate.codegen.products.thread_rows import (
     ThreadRowRenderer,
-    ThreadRowSchedule,
-    is_valid_thread_rows,
     thread_row_comment,
 )
 from kernel_lsp.generate.codegen.routines import recurrence, selection, sorting, window_gradients
@@ -54,18 +48,12 @@ from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
 from kernel_lsp.generate.codegen.rows.online_rows import OnlineRowRenderer
 from kernel_lsp.generate.codegen.rows.packed_columns import PackedColumnRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
-from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scans import scan
 from kernel_lsp.generate.codegen.scans.scan import render_scan
 from kernel_lsp.generate.codegen.scans.scan_schedule import (
-    SCAN_THREADS,
     ScanSchedule,
-    ScanState,
-    default_scan_schedule,
-    is_valid_scan_schedule,
     scan_comment,
-    scan_widths,
     single_element_schedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
@@ -90,25 +78,29 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
+from kernel_lsp.generate.schedule.box_knobs import choose_box, choose_box_blocks
 from kernel_lsp.generate.schedule.column_choices import (
     choose_column_sums,
     choose_lines,
     column_sum_comment,
     line_comment,
 )
+from kernel_lsp.generate.schedule.contraction_knobs import (
+    choose_register_tiles,
+    choose_split,
+    choose_thread_rows,
+    choose_tiles,
+)
 from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.next_rows import for_other_lengths
+from kernel_lsp.generate.schedule.recurrence_knobs import choose_recurrence
 from kernel_lsp.generate.schedule.row_choices import RowChooser
 from kernel_lsp.generate.schedule.row_comments import row_comment
+from kernel_lsp.generate.schedule.scan_knobs import choose_scan
 from kernel_lsp.generate.schedule.selection_choice import choose_selection
 from kernel_lsp.generate.schedule.split_choice import (
-    SHAPES,
-    default_split_schedule,
-    default_thread_rows,
-    shape_name,
     split_comment,
-    steps_of,
 )
 from kernel_lsp.generate.schedule.tensor_core_knobs import (
     default_schedule,
@@ -116,21 +108,6 @@ from kernel_lsp.generate.schedule.tensor_core_knobs import (
     render_windows,
     tensor_core_comment,
 )
-
-SHARED_TILES = {
-    128: TileSchedule(32, 32, 16, 4, 2),
-    256: TileSchedule(32, 32, 16, 2, 2),
-    512: TileSchedule(64, 32, 16, 2, 2),
-    1024: TileSchedule(64, 64, 16, 2, 2),
-}
-"""Tiles of a contraction that shares a launch, by its block size."""
-MIN_PACKED_BOXES = 1 << 19
-"""Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
-MIN_TERMS_OF_LARGE_TILES = 512
-"""Minimum terms for tiles of 8 x 8 sums: with fewer than a pack for each of 128 threads, warps would be idle."""
-FLAT_THREADS = 256
-"""Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle. With
-constant sizes a convolution of (64, 1, 28, 28) with its pooling took 4.0 us on an H200 in planes, 3.6 so."""
 
 
 @dataclass(frozen=True)
@@ -184,18 +161,7 @@ class GroupRenderer:
         if group.way in ("split_warps", "register_tiles"):  # a shared launch may have too many threads for the latter
             return self._split_contraction(group, name)
         kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
-        pick = self.choices.pick_int
-        default = self._default_tiles(group) if self.threads is None else SHARED_TILES[self.threads]
-        schedule = TileSchedule(
-            pick(f"{kernel.name}.tile_m", (16, 32, 64, 128), default.tile_m, "rows of a block's tile"),
-            pick(f"{kernel.name}.tile_n", (16, 32, 64, 128), default.tile_n, "columns of a block's tile"),
-            pick(f"{kernel.name}.tile_k", (8, 16, 32), default.tile_k, "products per step through shared memory"),
-            pick(f"{kernel.name}.thread_m", (1, 2, 4, 8), default.thread_m, "rows per thread"),
-            pick(f"{kernel.name}.thread_n", (1, 2, 4, 8), default.thread_n, "columns per thread"),
-        )
-        is_valid = is_valid_tile_schedule(schedule, group.tensor.dtype)
-        is_valid = is_valid and self.threads in (None, schedule.n_threads)
-        used = schedule if is_valid else default
+        used, is_valid = choose_tiles(self.choices, kernel.name, group, self.workload, self.threads)
         comment = (
             f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
             f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers"
@@ -205,59 +171,19 @@ class GroupRenderer:
 
     def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
-        n_terms = self.workload.size(group.k.extent)
-        n_rows, n_columns = map(self.workload.size, (group.m.extent, group.n.extent * group.batch.extent))
-        default = default_split_schedule(n_rows, n_columns, n_terms, self.workload, self.threads)
-        default = default if self.workload.capability >= HOPPER else replace(default, cluster=1)
-        pick = self.choices.pick_int
-        shape = self.choices.pick(
-            f"{kernel.name}.tile", tuple(SHAPES), shape_name(default), "results per block, thread"
-        )
-        clusters = (1,) if self.threads or self.workload.capability < HOPPER else (1, 2, 4, 8)
-        cluster = pick(f"{kernel.name}.cluster", clusters, default.cluster, "blocks that share the products of a tile")
-        threads_values = (self.threads,) if self.threads else (128, 256, 512)
-        threads = pick(f"{kernel.name}.threads", threads_values, default.threads, "threads per block")
-        step = pick(f"{kernel.name}.step", steps_of(n_terms), default.tile_k, "products staged at a time")
-        tile_m, tile_n, thread_m, thread_n = SHAPES[str(shape)]
-        schedule = SplitSchedule(tile_m, tile_n, step, thread_m, thread_n, threads, cluster)
-        is_valid = is_valid_split_schedule(schedule, group.tensor.dtype)
-        used = schedule if is_valid else default
+        used, is_valid = choose_split(self.choices, kernel.name, group, self.workload, self.threads)
         comment = split_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((SplitRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _register_tiles(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, register_tiles.LOCAL_NAMES)
-        n_results = self.workload.size(group.m.extent * group.n.extent * group.batch.extent)
-        n_terms, dtype = self.workload.size(group.k.extent), group.tensor.dtype
-        is_large = n_results >= 64 * self.workload.n_multiprocessors // 2 and n_terms >= MIN_TERMS_OF_LARGE_TILES
-        tile = self.choices.pick(
-            f"{kernel.name}.sums", ("4x8", "8x4", "8x8"), "8x8" if is_large else "4x8", "sums per thread"
-        )
-        tile_m, tile_n = map(int, str(tile).split("x"))
-        values = (self.threads,) if self.threads else sharing_threads(n_terms)
-        in_one_round = (n for n in values if 4 * n >= n_terms)
-        fitting = (n for n in in_one_round if is_valid_register_tile(RegisterTileSchedule(tile_m, tile_n, n), dtype))
-        default = self.threads or next(fitting, 256)
-        threads = self.choices.pick_int(
-            f"{kernel.name}.sharing", values, default, "threads that share a tile's products"
-        )
-        schedule = RegisterTileSchedule(tile_m, tile_n, threads)
-        is_valid = is_valid_register_tile(schedule, group.tensor.dtype)
-        used = schedule if is_valid else RegisterTileSchedule(4, 8, threads)
+        used, is_valid = choose_register_tiles(self.choices, kernel.name, group, self.workload, self.threads)
         comment = register_tile_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((RegisterTileRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
     def _thread_rows(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, thread_rows.LOCAL_NAMES)
-        pick = self.choices.pick_int
-        default = default_thread_rows(group, self.workload)
-        schedule = ThreadRowSchedule(
-            pick(f"{kernel.name}.columns_per_thread", (4, 8, 16, 24, 32), default.tile_n, "columns per thread"),
-            pick(f"{kernel.name}.rows_per_thread", (1, 2, 4, 6, 8), default.rows, "rows per thread"),
-            pick(f"{kernel.name}.threads", (64, 128, 256), default.threads, "threads per block"),
-        )
-        is_valid = is_valid_thread_rows(schedule, group)
-        used = schedule if is_valid else default
+        used, is_valid = choose_thread_rows(self.choices, kernel.name, group, self.workload)
         comment = thread_row_comment(used, group.tensor.name, self._written(group))
         return RenderedGroup((ThreadRowRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
 
@@ -283,19 +209,6 @@ class GroupRenderer:
         is_plain = len(group.stores) == 1 and isinstance(group.stores[0].scalar, Access)
         return "them" if is_plain else f"{' and '.join(names)} from them"
 
-    def _default_tiles(self, group: ContractionGroup) -> TileSchedule:
-        n_rows, n_columns = self.workload.size(group.m.extent), self.workload.size(group.n.extent)
-        n_batch = max(1, self.workload.size(group.batch.extent))
-        for tile_m, tile_n, thread in ((128, 128, 8), (64, 64, 4), (32, 32, 2)):
-            n_blocks = -(-n_rows // tile_m) * -(-n_columns // tile_n) * n_batch
-            if n_blocks >= self.workload.n_multiprocessors and n_rows >= tile_m and n_columns >= tile_n:
-                return TileSchedule(tile_m, tile_n, 16 if tile_m == 128 else 32, thread, thread)
-        if n_columns <= 16 < n_rows:
-            return TileSchedule(64, 16, 16, 4, 2)
-        if n_rows <= 16 < n_columns:
-            return TileSchedule(16, 64, 16, 2, 4)
-        return TileSchedule(32, 32, 16, 2, 2)
-
     def _attention(self, group: AttentionGroup | AttentionGradientGroup, name: str) -> RenderedGroup:
         if isinstance(group, AttentionGroup):
             kernel = self.new_kernel(name, (*attention.LOCAL_NAMES, *warpgroup_attention.LOCAL_NAMES))
@@ -307,19 +220,7 @@ class GroupRenderer:
 
     def _scan(self, group: ScanGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, scan.LOCAL_NAMES)
-        default = default_scan_schedule(group, self.workload)
-        pick = self.choices.pick_int
-        is_row = group.is_column_contiguous
-        schedule = ScanSchedule(
-            pick(f"{kernel.name}.threads", SCAN_THREADS[is_row], default.threads, "threads that share a row"),
-            pick(f"{kernel.name}.rows", (1, 4, 8) if is_row else (8, 16, 32), default.rows, "rows per block"),
-            pick(f"{kernel.name}.vector", scan_widths(group, self.workload), default.vector, "elements per load"),
-            pick(f"{kernel.name}.items", (1, 2, 4, 8, 16), default.items, "loads per thread and tile"),
-            bool(pick(f"{kernel.name}.chained", (0, 1), int(default.chained), "a block for each tile of a row")),
-        )
-        schedule = replace(schedule, rows=1) if is_row and schedule.threads > WARP else schedule
-        is_valid = is_valid_scan_schedule(group, schedule, ScanState.of(group).n_tile_words)
-        used = schedule if is_valid else default
+        used, is_valid = choose_scan(self.choices, kernel.name, group, self.workload)
         main = render_scan(kernel, group, used, scan_comment(group, used))
         if not main.conditions:
             return RenderedGroup((main,), is_valid=is_valid)
@@ -363,18 +264,7 @@ class GroupRenderer:
             return RenderedGroup((render_window_gradients(kernel, group.tensor, group.routine, self.workload),))
         kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
         layer = Recurrence(group.tensor, group.routine)
-        values = [blocks for blocks in (8, 4, 2, 1) if layer.is_valid(blocks, 1)]
-        if not values or self.workload.capability < HOPPER:
-            values = [1]
-        blocks = self.choices.pick_int(f"{kernel.name}.blocks", values, values[0], "blocks per sequence")
-        n_parts = [parts for parts in (8, 16, 4, 32, 2, 1) if layer.is_valid(blocks, parts)]
-        if not n_parts:
-            raise TargetError(
-                f"the generator cannot do a recurrent layer of {layer.n_units} units: a block has too few threads",
-                next_step="use fewer hidden units, or leave this layer outside the target",
-            )
-        default = next((parts for parts in n_parts if layer.keeps_weights(blocks, parts)), n_parts[0])
-        parts = self.choices.pick_int(f"{kernel.name}.parts", n_parts, default, "threads per unit")
+        blocks, parts = choose_recurrence(self.choices, kernel.name, layer, self.workload)
         return RenderedGroup((render_recurrence(kernel, layer, blocks, parts),))
 
     def _sorted(self, rows: SortedGroup, name: str) -> RenderedGroup:
@@ -422,34 +312,14 @@ class GroupRenderer:
 
     def _boxed(self, group: ElementwiseGroup, name: str, boxes: Sequence[tuple[int, ...]]) -> RenderedGroup | None:
         """Render a box per thread; None where the schedule wants an element per thread."""
-        single = (1,) * len(group.shape)
-        is_worth_it = self.workload.size(group.position.extent) >= MIN_PACKED_BOXES
-        default = default_box(group, self.workload, boxes, is_large=is_worth_it) or single
-        by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
-        wanted = "x".join(map(str, default))
-        box = by_name[str(self.choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
-        pick = self.choices.pick_int
-        fitting = [threads for threads in (128, 64) if fits_planes(group, box, self.workload, threads)]
-        if box == single and not pick(f"{name}.planes", (0, 1) if fitting else (0,), 0, "blocks in planes"):
+        if (box := choose_box(self.choices, name, group, boxes, self.workload)) is None:
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
-        is_constant = all(size.constant is not None for size in group.shape)
-        is_flat = is_constant or (is_worth_it and bool(whole_sizes(group, self.workload)))
-        default_threads = 128 if is_constant else FLAT_THREADS if is_flat else (fitting or [128])[0]
-        threads = self.threads or pick(
-            f"{kernel.name}.threads", (64, 128, 256, 512, 1024), default_threads, "per block"
-        )
-        planes = pick(
-            f"{kernel.name}.planes",
-            (0, 1) if len(box) > 2 else (0,),
-            int(threads in fitting and not is_flat),
-            "blocks in planes",
-        )
+        blocks = choose_box_blocks(self.choices, kernel.name, group, box, self.workload, self.threads)
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
-        packs = pick(f"{kernel.name}.packs", (0, 1), int(is_worth_it), "rows of boxes and windows are loads of packs")
-        workload = self.workload if packs else None
-        text = render_boxes(kernel, group, box, threads, comment, planes=bool(planes), workload=workload)
+        workload = self.workload if blocks.has_packs else None
+        text = render_boxes(kernel, group, box, blocks.threads, comment, planes=blocks.in_planes, workload=workload)
         return RenderedGroup((text,))
 
     def _reads_and_writes(self, group: ElementwiseGroup) -> str:

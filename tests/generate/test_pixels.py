@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_lsp.generate import templates
+from kernel_lsp.generate.schedule import box_knobs
 from tests.generate.harness import check, plan_text, tensor
 
 NORMALIZED = """
@@ -17,7 +17,7 @@ WIDTHS = {"f32": 4, "f16": 8, "bf16": 8}
 @pytest.fixture
 def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let images of a few pixels be worth their contract."""
-    monkeypatch.setattr(templates, "MIN_PACKED_BOXES", 0)
+    monkeypatch.setattr(box_knobs, "MIN_PACKED_BOXES", 0)
 
 
 def image_of(height: int, width: int, n_channels: int, *, pixel: str = "u8", dtype: str = "f32") -> list[object]:

@@ -1,0 +1,69 @@
+"""Pick the box of elements of each thread, for elementwise work with loops and for interleaved pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernel_lsp.generate.codegen.elements.boxes import default_box, fits_planes, whole_sizes
+from kernel_lsp.generate.fusion.groups import ElementwiseGroup
+from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.schedule.knobs import Choices
+
+MIN_PACKED_BOXES = 1 << 19
+"""Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
+FLAT_THREADS = 256
+"""Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle. With
+constant sizes a convolution of (64, 1, 28, 28) with its pooling took 4.0 us on an H200 in planes, 3.6 so."""
+
+
+@dataclass(frozen=True)
+class BoxBlocks:
+    """Threads of a block of boxes, blocks within planes of the last two axes, and packs that need a contract."""
+
+    threads: int
+    in_planes: bool
+    has_packs: bool
+
+
+def choose_box(
+    choices: Choices, name: str, group: ElementwiseGroup, boxes: Sequence[tuple[int, ...]], workload: Workload
+) -> tuple[int, ...] | None:
+    """Pick the elements of a thread, by axis; None where the schedule wants an element per thread."""
+    single = (1,) * len(group.shape)
+    default = default_box(group, workload, boxes, is_large=_is_large(group, workload)) or single
+    by_name = {"x".join(map(str, box)): box for box in (single, *boxes)}
+    wanted = "x".join(map(str, default))
+    box = by_name[str(choices.pick(f"{name}.box", tuple(by_name), wanted, "elements per thread, by axis"))]
+    if box != single:
+        return box
+    values = (0, 1) if _fitting_threads(group, box, workload) else (0,)
+    return box if choices.pick_int(f"{name}.planes", values, 0, "blocks in planes") else None
+
+
+def choose_box_blocks(
+    choices: Choices,
+    name: str,
+    group: ElementwiseGroup,
+    box: tuple[int, ...],
+    workload: Workload,
+    shared_threads: int | None,
+) -> BoxBlocks:
+    """Pick the blocks of the kernel `name`. `shared_threads` is their size where groups share a launch."""
+    pick, fitting, is_large = choices.pick_int, _fitting_threads(group, box, workload), _is_large(group, workload)
+    is_constant = all(size.constant is not None for size in group.shape)
+    is_flat = is_constant or (is_large and bool(whole_sizes(group, workload)))
+    default = 128 if is_constant else FLAT_THREADS if is_flat else (fitting or [128])[0]
+    threads = shared_threads or pick(f"{name}.threads", (64, 128, 256, 512, 1024), default, "per block")
+    in_planes = int(threads in fitting and not is_flat)
+    planes = pick(f"{name}.planes", (0, 1) if len(box) > 2 else (0,), in_planes, "blocks in planes")
+    packs = pick(f"{name}.packs", (0, 1), int(is_large), "rows of boxes and windows are loads of packs")
+    return BoxBlocks(threads, bool(planes), bool(packs))
+
+
+def _is_large(group: ElementwiseGroup, workload: Workload) -> bool:
+    return workload.size(group.position.extent) >= MIN_PACKED_BOXES
+
+
+def _fitting_threads(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload) -> list[int]:
+    return [threads for threads in (128, 64) if fits_planes(group, box, workload, threads)]
