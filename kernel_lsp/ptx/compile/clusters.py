@@ -7,7 +7,8 @@ of each block is a window of its own, so that accesses are checked like those of
 
 from __future__ import annotations
 
-from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site, llvm_type
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site
+from kernel_lsp.ptx.compile.register_ir import llvm_type
 from kernel_lsp.ptx.run.layout import (
     CLUSTER_OFFSET_HALF,
     CLUSTER_RANK_SHIFT,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kernel_lsp.ptx.compile.emitter import Emitter, Handler, llvm_type
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler
 from kernel_lsp.ptx.compile.floating import SCALAR, compute_type, directed, join, read_floats, relu
+from kernel_lsp.ptx.compile.register_ir import llvm_type
 from kernel_lsp.ptx.text.syntax import WIDTH_BITS, Instruction, UnsupportedPtxError
 
 _TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}

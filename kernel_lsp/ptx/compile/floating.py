@@ -11,8 +11,9 @@ import math
 import struct
 from collections.abc import Sequence
 
-from kernel_lsp.ptx.compile.emitter import Emitter, Handler, llvm_type
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler
 from kernel_lsp.ptx.compile.integer import INTEGER_FORMS, is_integer, packed
+from kernel_lsp.ptx.compile.register_ir import llvm_type
 from kernel_lsp.ptx.text.syntax import WIDTH_BITS, Instruction, Operand, Pair, Register, UnsupportedPtxError
 
 SCALAR = {"f16": "f16", "f16x2": "f16", "bf16": "bf16", "bf16x2": "bf16", "f32": "f32", "f64": "f64"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernel_lsp.ptx.compile.clusters import generic_from_shared, is_shared, shared_from_generic
-from kernel_lsp.ptx.compile.emitter import INTEGER_BITS, Emitter, Handler, llvm_type
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler
+from kernel_lsp.ptx.compile.register_ir import INTEGER_BITS, llvm_type
 from kernel_lsp.ptx.run.layout import FIRST_BUFFER_WINDOW, FIRST_CLUSTER_WINDOW, SHARED_WINDOW, window_base
 from kernel_lsp.ptx.text.syntax import CARRY, WIDTH_BITS, Instruction, Operand, Register, UnsupportedPtxError, Vector
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 
 from kernel_lsp.ptx.compile.clusters import remote_pointer_address
-from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site, access_info, llvm_type
+from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site, access_info
 from kernel_lsp.ptx.compile.floating import SCALAR, join, read_floats
 from kernel_lsp.ptx.compile.integer import is_integer
+from kernel_lsp.ptx.compile.register_ir import llvm_type
 from kernel_lsp.ptx.races.sites import is_of_device
 from kernel_lsp.ptx.run.layout import (
     LOCAL_WINDOW,
