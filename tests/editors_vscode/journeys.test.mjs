@@ -47,11 +47,11 @@ step("the first click in an unknown project ends in a used operator", async () =
   await workbench.written("kernels/standardize.cu", "kernels/standardize.py");
   mark("files");
   await workbench.shot("03-applied");
-  await workbench.openFile("model.py");
-  await workbench.click(line("self.before = Standardize(features)"), AT_ITS_START);
-  await workbench.act("Use the optimized operator in 2 calls of this file: standardize");
+  await page.locator(".tab.active", { hasText: "Use standardize at 2 call sites in 1 file" }).waitFor();
   await line("use_standardize(Standardize(features))").waitFor();
-  await page.keyboard.press("Control+S");
+  mark("diff of the call sites");
+  assert.doesNotMatch(workbench.text("model.py"), /use_standardize/);
+  await workbench.click(applyOfTheDiff());
   await workbench.until("the operator in the model", () => /use_standardize\(Standardize\(features, eps=1e-3\)\)/.test(workbench.text("model.py")));
   const took = Date.now() - started;
   console.log(`first click to a used operator: ${workbench.nClicks} clicks, ${(took / 1000).toFixed(0)} s (${marks.join(", ")}; load ${loadavg()[0].toFixed(0)})`);
@@ -103,7 +103,7 @@ step("what was used is taken back, as one diff", async () => {
   await page.locator(".tab.active", { hasText: "Revert standardize at 2 call sites in 1 file" }).waitFor();
   await line("self.before = Standardize(features)").waitFor();
   await workbench.shot("09-revert");
-  await page.locator(".editor-group-container.active .editor-actions").getByRole("button", { name: /^Apply the Edit/ }).click();
+  await applyOfTheDiff().click();
   await workbench.until("PyTorch in the model", () => !workbench.text("model.py").includes("use_standardize"));
 });
 
@@ -160,6 +160,11 @@ async function finding(text) {
   await workbench.run("Problems: Focus on Problems View");
   await page.locator(".markers-panel .monaco-list-row", { hasText: text }).first().waitFor();
   await workbench.run("View: Focus Active Editor Group");
+}
+
+/** In the title of the diff of an edit under review. */
+function applyOfTheDiff() {
+  return page.locator(".editor-group-container.active .editor-actions").getByRole("button", { name: /^Apply the Edit/ });
 }
 
 async function goTo(text) {

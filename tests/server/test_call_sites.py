@@ -36,16 +36,13 @@ def new_texts(asked: dict[str, Any]) -> dict[str, str]:
 
 async def test_every_call_site_is_offered_once_the_operator_is_applied(tmp_path: Path) -> None:
     path = scripted(tmp_path)
-    answers = {
-        "workspace/applyEdit": lambda _: {"applied": True},
-        "window/showMessageRequest": lambda params: params["actions"][0],
-    }
+    answers = {"workspace/applyEdit": lambda _: {"applied": True}}
     async with initialized(tmp_path, VSCODE, answers, engine_script=tmp_path / "script", trusted=True) as editor:
         await editor.command("optimize", uri=editor.open(path), symbol="scale")
         await editor.until(lambda: len(editor.asked("workspace/applyEdit")) == 2)
-        (asked,) = editor.asked("window/showMessageRequest")
-        assert asked["actions"] == [{"title": "Use it at 2 call sites in 2 files"}]
+        assert not editor.asked("window/showMessageRequest")  # the review of the edit is the question
         edit = editor.asked("workspace/applyEdit")[1]
+        assert edit["label"] == "kernel-lsp: Use scale at 2 call sites in 2 files"
         assert new_texts(edit)["train.py"] == USED
         assert set(new_texts(edit)) == {"scale.py", "train.py"}
         assert [a["needsConfirmation"] for a in edit["edit"]["changeAnnotations"].values()] == [True]

@@ -111,7 +111,7 @@ export class Reviews implements vscode.Disposable {
     if (review === undefined) return;
     if (type === "diff") await this.showDiff(review);
     if (type === "apply") await this.apply(review);
-    if (type === "discard") this.end(review, false);
+    if (type === "discard") this.discard(review);
   }
 
   /** What the buttons in the title of a review's diff say. */
@@ -120,7 +120,7 @@ export class Reviews implements vscode.Disposable {
     const review = [...this.open.values()].find((each) => label.startsWith(each.label));
     if (review === undefined) throw new Error("this is not the diff of an edit under review");
     if (isApplied) await this.apply(review);
-    else this.end(review, false);
+    else this.discard(review);
   }
 
   dispose(): void {
@@ -140,7 +140,7 @@ export class Reviews implements vscode.Disposable {
     const chosen = await vscode.window.showInformationMessage(review.label, ...choices);
     if (this.open.get(review.run) !== review) return;
     if (chosen === APPLY || chosen === APPLY_ANYWAY) await this.apply(review);
-    if (chosen === DISCARD) this.end(review, false);
+    if (chosen === DISCARD) this.discard(review);
   }
 
   /** Opens the run's report with the review's bar; false when there is none: no run, or an older server. */
@@ -175,22 +175,30 @@ export class Reviews implements vscode.Disposable {
       );
       return;
     }
-    this.end(review, true);
-    // Shown before they are saved: a text without an editor would be closed, and with it what undoes the change.
-    for (const file of [...review.files].reverse()) {
-      const options = { preview: false, viewColumn: vscode.ViewColumn.One };
-      const editor = await vscode.window.showTextDocument(file.uri, options);
-      await editor.document.save();
+    this.close(review);
+    try {
+      // Shown before they are saved: a text without an editor would be closed, and with it what undoes the change.
+      for (const file of [...review.files].reverse()) {
+        const options = { preview: false, viewColumn: vscode.ViewColumn.One };
+        const editor = await vscode.window.showTextDocument(file.uri, options);
+        await editor.document.save();
+      }
+    } finally {
+      review.done(true); // last: the diff of the call sites follows, and these editors would cover it
     }
   }
 
-  private end(review: Review, isApplied: boolean): void {
+  private discard(review: Review): void {
+    this.close(review);
+    review.done(false);
+  }
+
+  private close(review: Review): void {
     this.open.delete(review.run);
     void vscode.commands.executeCommand("setContext", "kernel-lsp.underReview", this.open.size > 0);
     this.panels.review(review.run, undefined);
     const diffs = vscode.window.tabGroups.all.flatMap(({ tabs }) => tabs.filter((tab) => tab.label.startsWith(review.label)));
     void vscode.window.tabGroups.close(diffs);
-    review.done(isApplied);
   }
 }
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from lsprotocol import types
-
 from kernel_lsp.config import find_workspace
 from kernel_lsp.core.words import counted
 from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
@@ -24,14 +22,11 @@ from kernel_lsp.source.call_sites import (
 
 
 async def offer_call_sites(state: State, result: RunResult) -> None:
-    """Ask whether every call of a run's target is to use the operator that was just written, perhaps not saved."""
+    """Offer the edit that uses an applied operator at every call of its run's target. The editor's review of the edit
+    asks the user."""
     run = result.summary
     found = await _uses(run, max(method_in(file.text, run.name) for file in result.files))
-    if not found.n_sites:
-        return
-    choice = f"Use it at {_counted(found)}"
-    message = f"{run.name}: unused at {_counted(found, f' of {run.symbol}')}"
-    if await state.client.choose(types.MessageType.Info, message, choice) == choice:
+    if found.n_sites:
         await _apply(state, found, f"Use {run.name}")
 
 
@@ -80,6 +75,6 @@ async def _apply(state: State, found: Rewritten, action: str) -> None:
         state.client.inform(f"{label}. {'' if proposal.edit else proposal.reason}{limited}")
 
 
-def _counted(found: Rewritten, of: str = "") -> str:
+def _counted(found: Rewritten) -> str:
     n_files = len(found.texts)
-    return f"{counted(found.n_sites, 'call site')}{of} in {counted(n_files, 'file')}"
+    return f"{counted(found.n_sites, 'call site')} in {counted(n_files, 'file')}"

@@ -95,10 +95,10 @@ async def present(state: State, workspace: Path, result: RunResult, since_serial
         reason = "PyTorch is recommended"
     elif proposal.edit is not None:
         is_applied = await _offer(state, proposal.edit, label, result)
-        if is_applied and result.lines is None and not keeps:
-            state.spawn(offer_call_sites(state, result))
         if is_applied and not state.client.features.confirms_edits:
             state.client.inform(_created_text(result))
+        elif is_applied and result.lines is None and not keeps:
+            state.spawn(offer_call_sites(state, result))
         if is_applied or state.client.features.confirms_edits:
             return
         reason = "the editor did not create the files"
