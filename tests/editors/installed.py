@@ -11,18 +11,21 @@ import sys
 from pathlib import Path
 
 EDITORS = Path(os.environ.get("KERNEL_LSP_EDITORS", "/opt/kernel-lsp-editors"))
+STEP_S, SESSION_S = 600, 1800
+"""Upper bounds in seconds of a step and of a session, for machines with other work: each step waits for a state."""
 NOT_OURS = ("KERNEL_LSP_", "VIRTUAL_ENV", "VIM", "NVIM", "HELIX_RUNTIME")
 
 
 def programs(name: str) -> dict[str, str]:
-    """The paths of every installed editor of this name, by where it comes from; the distribution's first."""
+    """Return the paths of every installed editor of this name, by origin; the distribution's first."""
     found = {"distribution": shutil.which(name) or ""}
     found |= {path.parent.parent.name: str(path) for path in sorted(EDITORS.glob(f"newer/*/bin/{name}"))}
     return {origin: path for origin, path in found.items() if path}
 
 
 def environment(home: Path) -> dict[str, str]:
-    """This process's, without our own settings; the editor keeps its state, configuration and data in `home`."""
+    """Return this process's environment without our settings; the editor keeps its state, configuration and data in
+    `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
     places = {name: str(home / name.lower()) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
     # The cache stays where it is: compiled kernels are found again there.
@@ -31,7 +34,12 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def environment_of_the_server(home: Path) -> dict[str, str]:
-    """The same, with the environment active that has the server: editors find `kernel-lsp` there."""
+    """Return the same with the server's virtual environment active: editors find `kernel-lsp` there."""
     prefix = Path(sys.executable).parent
     search = os.pathsep.join((str(prefix), os.environ.get("PATH", "")))
     return {**environment(home), "VIRTUAL_ENV": str(prefix.parent), "PATH": search}
+
+
+def crowding() -> float:
+    """Return the processes that want a processor, per processor; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

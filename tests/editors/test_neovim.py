@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.editors.installed import environment, programs
+from tests.editors.installed import SESSION_S, STEP_S, crowding, environment, programs
 from tests.server.samples import CALL_LINE, NET_FORWARD_LINE, NET_LINE, SCALE, SCALE_LINE
 
 NEOVIMS = programs("nvim")
 SESSION = Path(__file__).with_name("session.lua")
-STEP_S, SESSION_S = 180, 500
 CANCEL_S = 1.0
 SLACK = 3.0
-"""Neovim looks every 50 ms, and other work on the machine may take its turns."""
+"""Maximum ratio to `CANCEL_S`, times the machine's load: Neovim polls every 50 ms."""
 
 pytestmark = [
     pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
@@ -45,7 +44,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assert (root / "seen.json").is_file(), ran.stderr.decode(errors="replace")
     found: dict[str, Any] = json.loads((root / "seen.json").read_text())
     assert "problem" not in found, (found["problem"], found["messages"])
-    return found
+    return {**found, "crowding": crowding()}
 
 
 def test_diagnostics_arrive(seen: dict[str, Any]) -> None:
@@ -71,4 +70,4 @@ def test_the_result_is_applied_as_new_files(seen: dict[str, Any]) -> None:
 
 def test_cancelling_the_progress_ends_the_run(seen: dict[str, Any]) -> None:
     assert seen["cancelled"] == "cancelled"
-    assert seen["cancelled_s"] <= CANCEL_S * SLACK
+    assert seen["cancelled_s"] <= CANCEL_S * SLACK * seen["crowding"]

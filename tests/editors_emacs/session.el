@@ -24,11 +24,12 @@
                                  :range (list :start (eglot--pos-to-lsp-position
                                                       (save-excursion (goto-char (point-max)) (forward-line -1) (point)))
                                               :end (eglot--pos-to-lsp-position (point-max)))
-                                 :context (list :diagnostics [])))
+                                 :context (list :diagnostics []))
+                           :timeout kernel-lsp-deadline-s)
           nil))
 
 (defun kernel-lsp-session ()
-  (setq eglot-sync-connect 60 eglot-connect-timeout 60 eglot-confirm-server-initiated-edits nil)
+  (setq eglot-sync-connect kernel-lsp-deadline-s eglot-connect-timeout kernel-lsp-deadline-s eglot-confirm-server-initiated-edits nil)
   (add-to-list 'eglot-server-programs
                (list 'python-mode (getenv "PYTHON") "-m" "kernel_lsp" "serve"))
   (find-file (getenv "FILE"))

@@ -1,4 +1,4 @@
-"""Emacs with Eglot, a client that nobody here wrote code for: diagnostics, a code action, apply."""
+"""Run a session in Emacs with Eglot, without a plugin of ours: diagnostics, code actions, an applied quick fix."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.editors.installed import SESSION_S, STEP_S
+
 EMACS = shutil.which("emacs")
 SESSION = Path(__file__).with_name("session.el")
 HAS_EGLOT = any(Path("/usr/share/emacs/site-lisp/elpa-src").glob("eglot*"))
-STEP_S, SESSION_S = 90, 240
 SOFTMAX = """\
 import torch
 
@@ -33,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Log of one session."""
+    """Return the log of one session."""
     root = tmp_path_factory.mktemp("emacs")
     (root / "pyproject.toml").touch()
     (root / "total.py").write_text(SOFTMAX)

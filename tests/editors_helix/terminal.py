@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, with its screen as a person sees it."""
+"""Run a program in its own pseudo-terminal and read its screen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRACE_S = 5.0
 
 
 class Terminal:
-    """Starts `argv` at once. Close it: the program and what it started end with it."""
+    """Starts `argv` at once. `close` ends the program and its children."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
         self._screen = pyte.Screen(COLUMNS, LINES)
@@ -47,7 +47,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def until(self, what: str, holds: Callable[[str], bool], deadline_s: float) -> str:
-        """Wait until the screen is so, and return it. Raises AssertionError with the screen when it never is."""
+        """Wait until `holds` accepts the screen, and return it. Raises AssertionError with the screen when late."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             self._look()
@@ -69,8 +69,6 @@ class Terminal:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(GRACE_S)
         os.close(self._ours)
-
-    # --- below
 
     def _look(self) -> None:
         ready, _, _ = select.select([self._ours], [], [], LOOK_S)

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.editors.installed import environment_of_the_server, programs
+from tests.editors.installed import SESSION_S, STEP_S, environment_of_the_server, programs
 
 HERE = Path(__file__).parent
 PLUGIN = HERE.parent.parent / "nvim-client"
 SETTINGS = '[tool.kernel-lsp]\ndevice = "cpu"\ngenerations = 1\nproposals = 2\n'
 NEOVIMS = programs("nvim")
-STEP_S, SESSION_S = 600, 1800
-"""Upper bounds in seconds, for machines with other work: each step waits for a state."""
 MARKS = [
     pytest.mark.skipif(not NEOVIMS, reason="no Neovim here: apt-get install neovim"),
     pytest.mark.timeout(SESSION_S + 60),

@@ -1,4 +1,4 @@
-"""Writes the page of a run of 10 generations with 8 candidates each: `python make_report.py PAGE.html`."""
+"""Write the page of a run of 10 generations with 8 candidates each: `python make_report.py PAGE.html`."""
 
 from __future__ import annotations
 
