@@ -182,6 +182,11 @@ class Task(Noun):
     """For a module: its method, and the class of each submodule by path: ``{"": "Block.forward", "act": "ReLU"}``."""
     module_ties: dict[str, str] = {}
     """For a module: paths of parameters and submodules that are the same object as one before, with that one's path."""
+    returns: str = ""
+    """The results as the code returns them, as a Python lambda of their tuple: ``lambda out: {"a": out[0]}``; empty for
+    one tensor, and for a tuple of several."""
+    has_no_grad_region: bool = False
+    """Some of the code runs under ``torch.no_grad()``, so that its gradients are not those of the graph."""
     torch_version: str
     notes: tuple[str, ...] = ()
     """Decisions of the capture, e.g. a shape that could not stay symbolic."""

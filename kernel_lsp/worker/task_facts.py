@@ -23,7 +23,8 @@ from .capture.attempt import is_data_dependent
 from .capture.inputs import CallInputs, TensorLeaf, inputs_of
 from .capture.lifting import state_of
 from .capture.load import Callee, LoadedFile, load_file, resolve
-from .capture.program import flatten_outputs, quiet
+from .capture.program import quiet
+from .capture.returned import flatten_outputs
 from .capture.robust_kbench import build, read_settings
 from .capture.validation import seeded
 from .cases.families import FAMILIES

@@ -205,6 +205,10 @@ class OperatorText:
             lines += literal("captured={", items, "},", depth=1)
         if is_module(self.task):
             lines += module_use(self.task)
+        if self.task.returns:
+            lines.append(f"returns={self.task.returns},")
+        if self.task.has_no_grad_region:
+            lines.append("no_grad=True,")
         return lines
 
     @property

@@ -17,7 +17,8 @@ from .captured import Argument, Captured, is_lifted
 from .graph import GraphReader, GraphText, is_random
 from .inputs import CallInputs
 from .load import Callee
-from .program import Dim, Program, Wrapper, export_program, returned_names, user_outputs
+from .program import Dim, Program, Wrapper, export_program, user_outputs
+from .returned import returned_names
 from .symbols import (
     Inexpressible,
     SymbolTable,

@@ -194,8 +194,8 @@ def _inside(value: Any) -> dict[Any, Any]:
 
 
 def _python_number(value: Any) -> Any:
-    """Return a number of numpy as Python's; all else as it is."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
+    """Return a number or an array of numpy as Python's; all else as it is."""
+    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 
 def updates_statistics(owner: Any) -> bool:

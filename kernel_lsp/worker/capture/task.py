@@ -50,6 +50,8 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "module_settings": _module_settings(captured),
         "module_code": _module_code(captured),
         "module_ties": module_ties(owner_of(captured.callee)),
+        "returns": captured.wrapper.record.returns,
+        "has_no_grad_region": captured.program.has_no_grad_region,
         "torch_version": torch.__version__,
         "notes": list(dict.fromkeys(captured.notes)),
     }

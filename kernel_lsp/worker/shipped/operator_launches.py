@@ -21,6 +21,7 @@ from .operator_support import (
     count_kernels,
     fell_back,
     outside,
+    transformed,
 )
 from .operator_use import ModuleUse, Operator
 
@@ -122,6 +123,8 @@ class CudaOperator(Operator):
         captured: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
         module: ModuleUse | None = None,
+        returns: Callable[..., Any] | None = None,
+        no_grad: bool = False,
     ) -> None:
         name, module_name, backward = plan.function.__name__, plan.function.__module__, plan.backward
         self.plan = plan
@@ -145,6 +148,8 @@ class CudaOperator(Operator):
             n_kept=len(plan.forward.kept) if plan.forward is not None else 0,
             captured=captured,
             module=module,
+            returns=returns,
+            no_grad=no_grad,
         )
         if self.backward is not None:
             of_backward = f"{self.registered}_backward"
@@ -170,8 +175,8 @@ class CudaOperator(Operator):
 
     def outside(self, arguments: Sequence[Any]) -> str:
         """Explain why the kernels cannot take the arguments; empty when they can. Answers of earlier calls are kept."""
-        if self.plan.problem:
-            return self.plan.problem
+        if reason := self.plan.problem or transformed():
+            return reason
         known = None
         is_cast = any(type(arguments[place]) is float for place in self._integers)  # 2.0 has the hash of 2
         if not torch.compiler.is_compiling() and not is_cast:

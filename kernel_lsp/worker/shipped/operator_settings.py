@@ -49,13 +49,13 @@ def is_setting(found: Any, captured: Any) -> bool:
 def setting_of(value: Any, captured: Any = None, module: Any = None) -> Any:
     """Return an attribute as settings state it: lists as tuples, numbers of numpy as Python's, dtypes by their name,
     functions of `module` by their text."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, WITH_CODE) or (isinstance(value, NESTED) and isinstance(captured, str)):
         return constant_text(value) if torch.compiler.is_compiling() else setting_text(value, module)
     if isinstance(value, (list, tuple)):
         return "tensors" if any(isinstance(each, Tensor) for each in value) else tuple(value)
-    if isinstance(value, torch.dtype):
-        return str(value)
-    return value.tolist() if type(value).__module__ == "numpy" else value
+    return str(value) if isinstance(value, torch.dtype) else value
 
 
 def setting_text(value: Any, module: Any = None) -> str:
@@ -109,7 +109,7 @@ def _text(value: Any, parts: Any, outer: tuple[Any, ...]) -> str:
     if original is not None:
         return _text(original, parts, inner)
     if type(value).__module__ == "numpy":
-        return repr(value.item()) if getattr(value, "ndim", 1) == 0 else UNCOMPARABLE
+        return _text(value.tolist(), parts, inner) if hasattr(value, "tolist") else value.__name__
     held = {**slots_of(value), **getattr(value, "__dict__", {})}
     return _bound(type(value).__name__, held, parts, inner) if held or hasattr(value, "__dict__") else UNCOMPARABLE
 

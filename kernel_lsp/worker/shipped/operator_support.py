@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 # --- Contract, counters, fallback, gradients by PyTorch ---------------------------------------------------
 
@@ -87,6 +88,21 @@ def mismatch(contract: Contract) -> str:
     return ""
 
 
+def transformed() -> str:
+    """Explain why PyTorch must see its own operators in a call, which it records or differentiates; empty where it
+    need not."""
+    if torch.compiler.is_compiling():
+        return _EXPORTED if getattr(torch.compiler, "is_exporting", bool)() else ""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace records PyTorch's operators"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "torch.func transforms PyTorch's operators"
+    return "forward-mode gradients are PyTorch's" if forward_ad._current_level >= 0 else ""
+
+
+_EXPORTED = "torch.export records PyTorch's operators"
+
+
 def outside(contract: Contract) -> str:
     """Explain why the kernels cannot take the inputs; empty when they can."""
     reason = mismatch(contract)
@@ -123,7 +139,7 @@ def _dtype_of(label: str) -> torch.dtype:
 
 def _is_tensor(value: Any, dtype: torch.dtype, rank: int) -> bool:
     is_typed = isinstance(value, Tensor) and value.dtype == dtype
-    return is_typed and value.dim() == rank and 0 not in value.shape
+    return is_typed and value.dim() == rank and 0 not in value.shape and value.layout == torch.strided
 
 
 def _not_on_one_gpu(*tensors: Tensor) -> str:

@@ -30,6 +30,7 @@ from .operator_support import (
     kept_by_none,
     mismatch,
     outside,
+    transformed,
     warn_once,
 )
 
@@ -142,7 +143,12 @@ class ModuleUse:
 
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
         """Return the operator's arguments from those of the method, or None for a call that was not captured."""
-        return None if given is None else (*given, *[attribute(module, path) for path in self.state])
+        held = [attribute(module, path) for path in self.state]
+        return (
+            None
+            if given is None
+            else (*given, *[each if isinstance(each, Tensor) else setting_of(each) for each in held])
+        )
 
 
 def methods_of(kind: type) -> tuple[str, ...]:
@@ -169,6 +175,9 @@ _OTHER_MODE = {
     False: "the kernels were made for eval mode, which computes something else: call .eval(), or run with --backward",
     True: "the kernels were made for training mode, which computes something else: run without --backward for eval",
 }
+_NO_GRAD = (
+    "gradients, while some of the code runs under torch.no_grad(): call it under torch.no_grad(), or detach there"
+)
 _OTHER_CALL = "called with other arguments than the captured call: {names}"
 
 
@@ -176,7 +185,9 @@ class Operator:
     """A PyTorch operator with its contract and its fallback. `call` takes the arguments of `reference`, and so does
     `contract`; those of the backward stand behind the gradients of the results and what it is `given` of the forward,
     by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
-    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants."""
+    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants.
+    `returns` arranges results as the original code returns them, in classes whose modules its defaults name.
+    `no_grad` says that some of the code runs without gradients, which the reference does not."""
 
     def __init__(
         self,
@@ -192,8 +203,11 @@ class Operator:
         module: ModuleUse | None = None,
         given: Sequence[int] = (),
         n_kept: int = 0,
+        returns: Callable[..., Any] | None = None,
+        no_grad: bool = False,
     ) -> None:
         self.name, self.contract, self.reference = name, contract, reference
+        self.returns, self.no_grad = returns, no_grad
         self.call = _results_of(call, n_kept) if n_kept else call
         self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
@@ -221,7 +235,7 @@ class Operator:
 
     def outside(self, arguments: Sequence[Any]) -> str:
         """Explain why the kernels cannot take the arguments; empty when they can."""
-        return outside(self.contract(*arguments))
+        return transformed() or outside(self.contract(*arguments))
 
     def calls(self) -> dict[str, dict[str, int]]:
         """Count the calls so far that PyTorch computed, by reason; compiled code counts once per compilation."""
@@ -276,9 +290,11 @@ class Operator:
     def why_not(self, arguments: Sequence[Any]) -> str:
         """Explain why the original code must compute these arguments; empty when the kernels can."""
         reason = self.outside(arguments)
-        if reason or not self.captured or not torch.is_grad_enabled():
+        if reason or not (self.captured or self.no_grad) or not torch.is_grad_enabled():
             return reason
         if any(isinstance(value, Tensor) and value.requires_grad for value in arguments):
+            if self.no_grad:
+                return _NO_GRAD
             for name, value in zip(self.argument_names, arguments):
                 if name in self.captured and value != self.captured[name]:
                     return self._not_captured[name]
@@ -337,15 +353,16 @@ class FunctionUse:
         functools.update_wrapper(self, original)
         self._operator, self._original = operator, original
         self._captured = CapturedArguments(operator.argument_names, original)
+        self._arranged, self._never = arrangement(operator.returns, original)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         arguments = self._captured.of(inputs, keywords)
         if arguments is None:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         else:
-            reason = self._operator.why_not(arguments)
+            reason = self._never or self._operator.why_not(arguments)
         if not reason:
-            return self._operator.call(*arguments)
+            return self._arranged(self._operator.call(*arguments))
         fell_back(self._operator.key, reason)
         return self._original(*inputs, **keywords)
 
@@ -371,13 +388,31 @@ def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
     return results
 
 
+def arrangement(returns: Callable[..., Any] | None, original: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """Return the function that arranges an operator's results as `original` returns them, and why there is none.
+    Classes are looked up in the original's file, then in their modules."""
+    classes = {}
+    for name, module in (getattr(returns, "__kwdefaults__", None) or {}).items():
+        space = getattr(inspect.unwrap(original), "__globals__", {})
+        classes[name] = space.get(name, getattr(sys.modules.get(module), name, None))
+        if not isinstance(classes[name], type):
+            return tuple, f"the class {name}, which the code returns, is not found in {module}"
+
+    def arranged(results: Any) -> Any:
+        listed = (results,) if isinstance(results, Tensor) else results
+        return results if returns is None else returns(listed, **classes)
+
+    return arranged, ""
+
+
 def _method(operator: Operator, base: type) -> Callable[..., Any]:
     """Return the method of `Operator.class_over`: the operator inside its contract, the class's own code outside."""
     use = operator.module
     assert use is not None
     own = getattr(base, use.method)
     captured = CapturedArguments(use.inputs, own, is_method=True)
-    never = use.why_never(base)
+    arranged, never = arrangement(operator.returns, own)
+    never = use.why_never(base) or never
 
     def computed(self: Any, *inputs: Any, **keywords: Any) -> Any:
         arguments = use.arguments(self, captured.of(inputs, keywords))
@@ -386,7 +421,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         reason = reason or operator.why_not(arguments)
         if not reason:
-            return operator.call(*arguments)
+            return arranged(operator.call(*arguments))
         fell_back(operator.key, reason)
         return own(self, *inputs, **keywords)
 
