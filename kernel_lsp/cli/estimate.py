@@ -18,6 +18,8 @@ from kernel_lsp.verify.session.session import Session
 
 LABEL_WIDTH = 12
 """Minimum characters of the column of names."""
+PLACE_WIDTH = 5
+"""Minimum characters of the column of lines."""
 
 
 @console.command
@@ -60,10 +62,13 @@ def _print(report: EstimateReport) -> None:
         say(f"  {name:<{width}} {_line(estimate)}", markup=False)
     if report.floor_us is not None:
         say(f"  {'roofline':<{width}} {_roofline(report.floor_us)}", markup=False)
-    if report.lines:
-        say(f"\n  {'share':>5}  {'time':>10}  {'line':>5}  code, in eager", style="dim", markup=False)
-    for line in report.lines:
-        say(f"  {line.share:>5.0%}  {line.time_us:>7.3g} us  {line.line:>5}  {line.text}", markup=False)
+    file = str(Path.cwd() / report.target.partition("::")[0])
+    places = [line.place(file) for line in report.lines]
+    width = max([PLACE_WIDTH, *map(len, places)])
+    if places:
+        say(f"\n  {'share':>5}  {'time':>10}  {'line':>{width}}  code, in eager", style="dim", markup=False)
+    for line, place in zip(report.lines, places, strict=True):
+        say(f"  {line.share:>5.0%}  {line.time_us:>7.3g} us  {place:>{width}}  {line.text}", markup=False)
     for note in report.notes:
         say(f"  note: {note}", markup=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -61,6 +62,11 @@ class LineEstimate(Noun):
     bytes_moved: int
     n_operations: int
     n_launches: int
+
+    def place(self, target_file: str) -> str:
+        """Return the line's number, after the path of its file as seen from `target_file` where it is another one."""
+        name = os.path.relpath(self.file, os.path.dirname(target_file))
+        return str(self.line) if name == os.path.basename(target_file) else f"{name}:{self.line}"
 
 
 class ClockSummary(Noun):

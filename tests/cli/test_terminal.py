@@ -64,6 +64,18 @@ def test_an_estimate_has_the_table_of_the_hover_and_says_what_it_waits_for(works
     assert re.search(roofline, ran.stdout, re.MULTILINE)
 
 
+def test_a_line_of_another_file_is_shown_with_that_file(workspace: Path) -> None:
+    (workspace / "layers").mkdir()
+    (workspace / "layers" / "gate.py").write_text("import torch\n\n\ndef gate(x):\n    return torch.sigmoid(x)\n")
+    called = SCALE.replace("import torch\n", "import torch\nfrom layers.gate import gate\n").replace(
+        "torch.relu", "gate"
+    )
+    (workspace / "called.py").write_text(called)
+    shown = run(workspace, "estimate", "called.py::scale").stdout
+    assert re.search(r" us +layers/gate\.py:5  return torch\.sigmoid\(x\)$", shown, re.MULTILINE)
+    assert re.search(r" us +8  return gate\(x \* weight \+ 1\.0\)$", shown, re.MULTILINE)
+
+
 def test_optimize_shows_a_spinner_with_the_stage_on_a_terminal_alone(workspace: Path) -> None:
     arguments = ("optimize", "model.py::nothing")
     assert "starting" in on_terminal(workspace, *arguments)

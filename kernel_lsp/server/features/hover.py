@@ -73,7 +73,7 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
         parts += [f"Add above line {line + 1}: `{text}`" for line, text in target.pragmas]
     known = knowledge.estimate(document.uri, target.symbol)
     if known is not None:
-        parts += _estimate_parts(known, STALE if known.digest != target.digest else "")
+        parts += _estimate_parts(known, STALE if known.digest != target.digest else "", document.name)
     elif not target.problem and pending:
         parts.append(pending)
     parts.append(recorded_text(recorded_of(document.file, target.symbol)))
@@ -85,7 +85,7 @@ def _target_text(document: Document, target: Target, knowledge: Knowledge, pendi
     return "\n\n".join(filter(None, parts))
 
 
-def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
+def _estimate_parts(known: KnownEstimate, stale: str, file: str) -> list[str]:
     estimate, floor_us = known.estimate.estimate, known.estimate.floor_us
     n = estimate.n_launches
     moved = f"{amount_text(estimate.bytes_moved, 'B')} moved, {amount_text(estimate.n_operations, 'FLOP')}"
@@ -97,7 +97,10 @@ def _estimate_parts(known: KnownEstimate, stale: str) -> list[str]:
     if floor_us > 0:
         parts.append(f"{_floor_text(estimate.time_us, floor_us)} (roofline: inputs read and outputs written once)")
     listed = known.estimate.lines[:MAX_LINES_LISTED]
-    rows = [f"| {line.share:.0%} | {time_text(line.time_us)} | {line.line} | `{_cell(line.text)}` |" for line in listed]
+    rows = [
+        f"| {line.share:.0%} | {time_text(line.time_us)} | {line.place(file)} | `{_cell(line.text)}` |"
+        for line in listed
+    ]
     if rows:
         parts.append("\n".join(["| share | time | line | code |", "|--:|--:|--:|---|", *rows]))
     return parts
