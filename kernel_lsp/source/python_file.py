@@ -120,6 +120,16 @@ class PythonFile:
         last = self._last_header_line(node)
         return [pragma for pragma in self.pragmas if first <= pragma.line <= last]
 
+    def lost_pragma_above(self, node: Definition) -> int | None:
+        """Return the line of a comment above the definition that names kernel-lsp and is no pragma of it."""
+        own = {pragma.line for pragma in self.pragmas_of(node)}
+        above = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+        while above and re.match(r"\s*(#|$)", self.lines[above - 1]):
+            if above not in own and re.match(r"\s*#\s*kernel[-_ ]?lsp\b", self.lines[above - 1], re.IGNORECASE):
+                return above
+            above -= 1
+        return None
+
     def _last_header_line(self, node: Definition) -> int:
         """Return the last line above the first statement; above a class in it, the comments are that class's."""
         last = _first_statement_line(node) - 1

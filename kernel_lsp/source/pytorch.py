@@ -392,6 +392,9 @@ def _bound_inputs(
 
 def _no_shapes(subject: _Subject, pragma: Pragma) -> TargetError:
     message = f"unknown input shapes for `{subject.symbol or subject.function.name}`"
+    lost = subject.source.lost_pragma_above(subject.function)
+    if lost is not None and not pragma.says_inputs:
+        message += f": line {lost} must begin with `# kernel-lsp:`, with no empty line below"
     return _unknown(subject, pragma, message, subject.function.lineno)
 
 

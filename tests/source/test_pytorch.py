@@ -102,6 +102,12 @@ def test_a_pragma_in_a_string_is_none(check_error) -> None:
     check_error('"""\n# kernel-lsp: x=f32[4]\n"""\ndef f(x): pass', 4, "unknown input shapes", "add above it")
 
 
+@pytest.mark.parametrize("lost", ["# kernel_lsp: x=f32[4]\n", "# kernel-lsp x=f32[4]\n", "# kernel-lsp: x=f32[4]\n\n"])
+def test_a_pragma_that_is_not_read_is_named(check_error, lost: str) -> None:
+    why = "line 1 must begin with `# kernel-lsp:`, with no empty line below"
+    check_error(f"{lost}def f(x): pass", lost.count("\n") + 1, why, "x=f32")
+
+
 def test_a_pragma_of_another_function_is_not_taken(check_error) -> None:
     check_error("# kernel-lsp: x=f32[4]\ndef g(x): pass\n\ndef f(x): pass", 4, "unknown input shapes", "x=f32")
 
