@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Callable, TextIO
 
-from .failure import EnvironmentFailure, Failure
+from .failure import EnvironmentFailure, Failure, short_message
 
 OLDEST_TORCH = (2, 6)
 COMMANDS = {
@@ -92,8 +92,17 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": failure.as_json()}
     except BaseException as error:  # the process must always answer: an unforeseen error is reported as ours
         traceback.print_exc()
-        detail = f"{type(error).__name__}: {error}"
-        return {"error": Failure(f"the worker failed: {detail}", next_step="report this with the file").as_json()}
+        return {"error": _unforeseen(error).as_json()}
+
+
+def _unforeseen(error: BaseException) -> Failure:
+    """Return what an error that nothing else caught is for the user: too little memory, or a fault of ours."""
+    if type(error).__name__ in {"MemoryError", "OutOfMemoryError"} or "can't allocate memory" in str(error):
+        return EnvironmentFailure(
+            f"the task needs more memory: {short_message(error)}",
+            next_step="state smaller sizes in the target's pragma, or use a machine with more memory",
+        )
+    return Failure(f"the worker failed: {type(error).__name__}: {error}", next_step="report this with the file")
 
 
 def _answer_apart(request: dict[str, Any]) -> dict[str, Any]:

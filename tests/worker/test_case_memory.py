@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_lsp.worker import protocol
 from kernel_lsp.worker.cases import cases
 from kernel_lsp.worker.failure import TargetFailure
 
@@ -37,3 +38,17 @@ def test_a_refused_case_is_freed_before_memory_is_given_back(monkeypatch: pytest
     with pytest.raises(TargetFailure, match="refused"):
         cases.make_cases(request)
     assert given_back == [(2, True)]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")]
+)
+def test_too_little_memory_is_no_fault_to_report(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(_: Any) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(protocol, "_find", lambda _: fail)
+    answered = protocol.answer({"command": "cases"})["error"]
+    assert answered["kind"] == "environment"
+    assert answered["message"].startswith("the task needs more memory: ")
+    assert "smaller sizes" in answered["next_step"]
