@@ -52,6 +52,10 @@ class ScratchFailure(EnvironmentFailure):
     kind = "scratch"
 
 
+UNDER_MAIN = 'move {} under `if __name__ == "__main__":`'
+"""Next step where code of a program runs at the import of its file."""
+
+
 def raised_by_user(
     error: BaseException, doing: str, file: str, *, next_step: str = "", line: int | None = None
 ) -> TargetFailure:
@@ -61,9 +65,11 @@ def raised_by_user(
         where, at = error.filename or where, error.lineno
     if isinstance(error, SystemExit):
         message = f"the file ended the interpreter (exit code {error.code}) while {doing}"
-        next_step = next_step or 'move the call to exit() under `if __name__ == "__main__":`'
+        next_step = next_step or UNDER_MAIN.format("what ends it, such as parse_args() or exit(),")
     else:
         message = f"{doing} raised {type(error).__name__}: {short_message(error)}"
+    if isinstance(error, PermissionError):
+        next_step = f"{UNDER_MAIN.format('what writes files or uses the network')}: here it may do neither"
     return TargetFailure(
         message,
         file=where,

@@ -47,6 +47,17 @@ def test_a_file_that_exits() -> None:
     assert "exit code 3" in fails("import sys\nsys.exit(3)\ndef f(x): return x", line="sys.exit")
 
 
+def test_a_file_that_parses_arguments_or_writes_is_told_to_do_that_in_its_main_program() -> None:
+    parses = "import argparse\nargparse.ArgumentParser().parse_args(['--no'])\ndef f(x): return x"
+    writes = "raise PermissionError(13, 'Permission denied', 'outputs')\ndef f(x): return x"
+    for text, named in ((parses, "parse_args()"), (writes, "writes files")):
+        with pytest.raises(TargetError) as caught:
+            capture_text(text, "f", inputs=[X])
+        assert caught.value.next_step.startswith("move what ")
+        assert named in caught.value.next_step
+        assert "__main__" in caught.value.next_step
+
+
 def test_a_file_that_ends_the_process() -> None:
     assert "ended the interpreter (exit code 3)" in fails("import os\nos._exit(3)\ndef f(x): return x")
 

@@ -273,6 +273,30 @@ def test_relative_imports_work_inside_a_package(tmp_path: Path) -> None:
     assert task.forward.nodes[0].arguments[1] == 5
 
 
+def test_files_that_a_package_opens_from_its_projects_folder_are_found(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "__init__.py").write_text("")
+    (tmp_path / "factor.txt").write_text("5")
+    (tmp_path / "bias.txt").write_text("7")
+    text = """
+        FACTOR = int(open("factor.txt").read())
+
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.bias = int(open("bias.txt").read())
+
+            def forward(self, x):
+                return x * FACTOR + self.bias
+    """
+    task = capture_source(source_of(text, "Net", inputs=[tensor("x", 4)], file=tmp_path / "layers" / "act.py"))
+    assert [node.arguments[1] for node in task.forward.nodes] == [5, 7]
+    missing = source_of(text.replace("bias.txt", "none.txt"), "Net", inputs=[tensor("x", 4)], file=tmp_path / "net.py")
+    with pytest.raises(TargetError, match=r"FileNotFoundError.*none\.txt"):
+        capture_source(missing)
+
+
 def test_a_sibling_module_is_read_again_when_it_changed(tmp_path: Path) -> None:
     text = "from constants_here import FACTOR\n\n\ndef f(x):\n    return x * FACTOR"
     source = source_of(text, "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py")

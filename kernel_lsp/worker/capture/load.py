@@ -49,19 +49,16 @@ class Callee:
 
 
 def load_file(file: str) -> LoadedFile:
-    """Import the file under its own name, from its own folder, as Python would. Raises TargetFailure."""
+    """Import the file under its own name, from its own folder or the one above it that has the files which it opens.
+    Raises TargetFailure."""
     file = os.path.abspath(file)
     if not os.path.isfile(file):
         raise TargetFailure("there is no such file", file=file, next_step="check the path of the target")
-    _forget_previous()
     remember_target(file)
-    root, name = _module_name(file)
     os.chdir(os.path.dirname(file))
-    sys.path.insert(0, root)
-    _PREVIOUS.folders.append(root)
     try:
         with without_cuda():
-            return LoadedFile(file, _import(name, file))
+            return LoadedFile(file, _where_files_are(lambda: _import_anew(file)))
     except BaseException as error:  # any exception of the user's code, exit included, is an answer about that code
         raise raised_by_user(error, "importing the file", file) from None
 
@@ -112,7 +109,8 @@ def build_object(loaded: LoadedFile, source: dict[str, Any], class_name: str) ->
     positional, keywords = _init_arguments(loaded, source)
     try:
         with without_cuda():
-            return found(*positional, **{name: _argument(loaded.module, value) for name, value in keywords.items()})
+            given = {name: _argument(loaded.module, value) for name, value in keywords.items()}
+            return _where_files_are(lambda: found(*positional, **given))
     except BaseException as error:  # as in load_file
         raise raised_by_user(
             error,
@@ -129,9 +127,26 @@ def call_user(function: Callable[..., Any], doing: str, file: str, *positional: 
     """Call one of the user's functions. Raises TargetFailure when it raises."""
     try:
         with without_cuda():
-            return function(*positional, **keywords)
+            return _where_files_are(lambda: function(*positional, **keywords))
     except BaseException as error:  # as in load_file
         raise raised_by_user(error, doing, file) from None
+
+
+def _where_files_are(work: Callable[[], Any]) -> Any:
+    """Run the user's code. Where it opens a relative path that exists only below a parent of the working directory, run
+    it again from there: modules of a package are usually run from the folder of its project."""
+    while True:
+        try:
+            return work()
+        except FileNotFoundError as error:
+            folder, name = os.getcwd(), error.filename
+            while not isinstance(name, str) or os.path.isabs(name) or not os.path.exists(os.path.join(folder, name)):
+                folder, before = os.path.dirname(folder), folder
+                if folder == before:
+                    raise
+            if folder == os.getcwd():
+                raise
+            os.chdir(folder)
 
 
 @dataclass
@@ -166,6 +181,15 @@ def _module_name(file: str) -> tuple[str, str]:
         folder, package = os.path.split(folder)
         parts.insert(0, package)
     return folder, ".".join(parts)
+
+
+def _import_anew(file: str) -> ModuleType:
+    """Import the file without what an earlier import of the user's files left."""
+    _forget_previous()
+    root, name = _module_name(file)
+    sys.path.insert(0, root)
+    _PREVIOUS.folders.append(root)
+    return _import(name, file)
 
 
 def _import(name: str, file: str) -> ModuleType:
