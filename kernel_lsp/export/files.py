@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernel_lsp.config import FOLDER_NAME
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.source.call_sites import OPERATOR_MARK
 
@@ -21,6 +22,7 @@ INIT_TEXT = '"""Operators written by kernel-lsp."""\n'
 """Makes a folder of operators a regular package, which an installed package of the same name cannot hide."""
 _MARKER = OPERATOR_MARK + "operator 3): kernel {kernel}, operator {operator}."
 _MARKED = re.compile(re.escape(OPERATOR_MARK) + r"operator \d+\): kernel ([0-9a-f]+), operator ([0-9a-f]+)\.\n")
+_TASK_LINE = re.compile(r"^// task: (.+?)\s*$", re.MULTILINE)
 _RUNTIME_MARKED = re.compile(re.escape(OPERATOR_MARK) + r"runtime \d+\): ([0-9a-f]+)\.\n")
 
 
@@ -66,17 +68,47 @@ def operator_files(
     return texts
 
 
-def check_replaceable(directory: Path, name: str, runtime_module: str) -> tuple[Path, Path]:
+def check_replaceable(directory: Path, name: str, runtime_module: str, target: str = "") -> tuple[Path, Path]:
     """Return where kernel and operator would be. Raises TargetError when a file is there that kernel-lsp did not
-    write, or that was changed since."""
+    write, or that was changed since; with a `target`, as seen from the directory, also when the kernel there is that of
+    another one, which still exists."""
     kernel, operator = directory / f"{name}.cu", directory / f"{name}.py"
     hashes = _marked_hashes(operator)
     if _holds_something(kernel) and _hash(_read(kernel)) != hashes[0]:
         raise _not_ours(kernel)
+    if target and kernel.exists():
+        _check_same_target(kernel, target)
     runtime = _runtime_path(directory, runtime_module)
     if _holds_something(runtime) and not _is_unchanged(_read(runtime)):
         raise _not_ours(runtime)
     return kernel, operator
+
+
+def _check_same_target(kernel: Path, target: str) -> None:
+    task_line = _TASK_LINE.search(_read(kernel))
+    other = task_line[1] if task_line is not None else target
+    if _identity(kernel, other) == _identity(kernel, target) or not _is_defined(kernel, other):
+        return
+    raise TargetError(
+        f"its name is taken: this is the kernel of {other}, whose operator programs may use",
+        file=str(kernel),
+        next_step=f"write that of {target} elsewhere: --out FOLDER, or the setting out_directory; or remove this file",
+    )
+
+
+def _identity(kernel: Path, target: str) -> tuple[str, str]:
+    file, _, symbol = target.partition("::")
+    return os.path.realpath(kernel.parent / file), symbol
+
+
+def _is_defined(kernel: Path, target: str) -> bool:
+    """Return True for a target of a user's file that has the symbol, and for any task folder. Files made of cells or
+    of selected lines are renamed as their text changes."""
+    file, symbol = _identity(kernel, target)
+    if not os.path.isfile(file):
+        return os.path.isdir(file)
+    name = re.escape(symbol.rpartition(".")[2])
+    return FOLDER_NAME not in Path(file).parts and bool(re.search(rf"\b(def|class)\s+{name}\b", _read(Path(file))))
 
 
 def write_files(directory: Path, texts: Mapping[str, str], *, marker: str) -> tuple[Path, ...]:

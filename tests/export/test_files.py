@@ -73,6 +73,21 @@ def test_files_that_an_editor_made_and_has_not_saved_are_no_obstacle(tmp_path: P
     assert check_replaceable(tmp_path, "scale", RUNTIME.module) == (tmp_path / "scale.cu", tmp_path / "scale.py")
 
 
+def test_the_kernel_of_another_target_of_this_name_is_left_alone_while_that_exists(tmp_path: Path) -> None:
+    directory, vit = tmp_path / "kernels", tmp_path / "vit.py"
+    vit.write_text("class RMSNorm(nn.Module):\n    pass\n")
+    write(directory, "rms_norm", "// kernel-lsp: 1\n// task: ../vit.py::RMSNorm\n", OPERATOR)
+    check_replaceable(directory, "rms_norm", RUNTIME.module, "../vit.py::RMSNorm")
+    for other in ("../gpt.py::RMSNorm", "../vit.py::rms_norm"):
+        with pytest.raises(TargetError, match=r"the kernel of \.\./vit\.py::RMSNorm") as raised:
+            check_replaceable(directory, "rms_norm", RUNTIME.module, other)
+        assert "--out" in raised.value.next_step
+    vit.write_text("class Renamed(nn.Module):\n    pass\n")
+    check_replaceable(directory, "rms_norm", RUNTIME.module, "../gpt.py::RMSNorm")
+    vit.unlink()
+    check_replaceable(directory, "rms_norm", RUNTIME.module, "../gpt.py::RMSNorm")
+
+
 @pytest.mark.parametrize("file", ["rms_norm.cu", "rms_norm.py", "_kernel_runtime_1.py"])
 def test_a_file_changed_by_hand_is_left_alone(tmp_path: Path, file: str) -> None:
     write(tmp_path, "rms_norm", KERNEL, OPERATOR)

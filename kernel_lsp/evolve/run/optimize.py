@@ -118,7 +118,7 @@ class RunHandle:
                 program = await asyncio.to_thread(_plan, seen, session, tools)
                 if program is None:
                     yield StageStarted(message=NO_RULE)
-                check_operator_can_be_written(task.name, out)
+                check_operator_can_be_written(task.name, out, seen.target)
                 self.task_summary = summarize(task)
                 key = await _tuned_key(session, task)
                 if program is not None and self.run_id is None:

@@ -52,10 +52,10 @@ def render_operator(
     return {path: text for path, text in texts.items() if path.name in own or not _holds(path, text)}
 
 
-def check_operator_can_be_written(task_name: str, directory: Path) -> None:
+def check_operator_can_be_written(task_name: str, directory: Path, target: str) -> None:
     """Raise what `write_operator` would raise for a conflicting file, so that the problem is reported before the
-    run."""
-    check_replaceable(directory, task_name, RUNTIME_MODULE)
+    run; and TargetError for the kernel of another target. `target` is as seen from the directory."""
+    check_replaceable(directory, task_name, RUNTIME_MODULE, target)
 
 
 def runtime_file() -> RuntimeFile:
