@@ -26,7 +26,7 @@ from kernel_lsp.engine.captures import forward_floor_us
 from kernel_lsp.engine.generated import origin_of
 from kernel_lsp.engine.messages import KernelRecord, Origin, ResultFile, RunResult, RunSummary
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive.archive import Archive, RunRecord, is_workspace_free
+from kernel_lsp.evolve.archive.archive import Archive, RunRecord, existing_archive, is_workspace_free
 from kernel_lsp.evolve.run.optimize import OUT_FOLDER_NAME, describe_verification
 from kernel_lsp.evolve.run.request import OptimizeRequest
 from kernel_lsp.export.python.operator import render_operator
@@ -53,7 +53,7 @@ def list_runs(directory: Path) -> tuple[RunSummary, ...]:
 
 def run_result(directory: Path, run_id: str) -> RunResult:
     """Return a finished run's result with its files as text. Raises UserError when there is no such run."""
-    with Archive(find_workspace(directory)) as archive:
+    with existing_archive(directory) as archive:
         record = archive.run(run_id)
         summary = _summary(archive, record)
         try:
@@ -152,14 +152,13 @@ REPEATED = (CandidateEvaluated, CandidateProposed, RunStarted, RunFinished, Task
 
 def run_report(directory: Path, run_id: str) -> RunReport:
     """Return the report of a run in the workspace of `directory`. Raises UserError when there is no such run."""
-    workspace = find_workspace(directory)
-    with Archive(workspace) as archive:
+    with existing_archive(directory) as archive:
         record = archive.run(run_id)
         events = archive.events(record.run_id)
         report = _report(record, events).model_copy(
             update={"candidates": _candidates(archive.candidates(record.run_id), archive.verdicts(record.run_id))}
         )
-    files = run_result(workspace, record.run_id).files if report.winner_id is not None else ()
+    files = run_result(directory, record.run_id).files if report.winner_id is not None else ()
     return report.model_copy(update={"files": tuple(map(_file, files))})
 
 

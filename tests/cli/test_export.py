@@ -111,7 +111,7 @@ def test_a_wrong_kernel_is_not_given_away(tmp_path: Path) -> None:
         (("last",), "next: kernel-lsp export last --operator DIR: "),
         (("saxpy.cu",), "\n       kernel-lsp export saxpy.cu --package DIR: "),
         (("last", "--package", "a", "--operator", "b"), "give one form at a time"),
-        (("no-such-run", "--package", "a"), "no run 'no-such-run'"),
+        (("no-such-run", "--package", "a"), "there are no runs here"),
         (("missing.cu", "--package", "a"), "No such file"),
         (("last", "--package", "a", "--task", "model.py::f"), "a run has its task"),
     ],

@@ -141,7 +141,7 @@ def test_a_run_killed_before_it_is_in_the_archive_leaves_nothing_to_resume(tmp_p
     process.communicate()
     resumed = run(tmp_path, "optimize", "--resume", "last")
     assert resumed.status == 2
-    assert "no run 'last'" in resumed.stderr
+    assert "there are no runs here" in resumed.stderr
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_resume(tmp_path: Path) -> None:

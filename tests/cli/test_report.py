@@ -53,3 +53,13 @@ def test_a_run_that_there_is_not_is_told_with_those_there_are(run: str, capsys: 
 def test_a_target_names_its_newest_run(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("m.py::f", as_html=False, out=None, as_json=True) == 0
     assert run in capsys.readouterr().out
+
+
+def test_without_an_archive_a_report_says_where_to_go_and_makes_no_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for as_json in (False, True):
+        assert main("last", as_html=False, out=None, as_json=as_json) == 2
+        assert "go to the folder of your project" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

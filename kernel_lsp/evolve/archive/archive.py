@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from pydantic import TypeAdapter
 
-from kernel_lsp.config import FOLDER_NAME
+from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
@@ -322,6 +322,16 @@ class MergedArchive(Noun):
     source: str
     runs: tuple[str, ...]
     already_there: tuple[str, ...]
+
+
+def existing_archive(directory: Path) -> Archive:
+    """Open the archive of the directory's workspace. Raises UserError where there is none, and creates none: its folder
+    would make any directory a workspace."""
+    workspace = find_workspace(directory)
+    if not (workspace / FOLDER_NAME / ARCHIVE_NAME).is_file():
+        next_step = "go to the folder of your project, or: kernel-lsp optimize model.py::MyModule"
+        raise UserError("there are no runs here", file=str(workspace), next_step=next_step)
+    return Archive(workspace)
 
 
 class Merge(Noun):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_lsp.config import Settings, find_workspace
+from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import RunFinished
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
-from kernel_lsp.evolve.archive.archive import Archive
+from kernel_lsp.evolve.archive.archive import existing_archive
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.verify.session.check import find_planned_task, read_kernel
 from kernel_lsp.verify.session.plain_build import planned_text
@@ -31,7 +31,7 @@ class Winner:
 def archived_winner(directory: Path, run_id: str) -> Winner:
     """Return the winner of a run; ``last`` is the newest. Raises UserError when the run or its winner does not
     exist."""
-    with Archive(find_workspace(directory)) as archive:
+    with existing_archive(directory) as archive:
         record = archive.run(run_id)
         ends = [event for event in archive.events(record.run_id) if isinstance(event, RunFinished)]
         candidate_id = ends[-1].candidate_id if ends else None

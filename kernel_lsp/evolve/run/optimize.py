@@ -28,7 +28,7 @@ from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import EnvironmentProblem, TargetError
-from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, workspace_lock
+from kernel_lsp.evolve.archive.archive import Archive, check_workspace_is_free, existing_archive, workspace_lock
 from kernel_lsp.evolve.propose.model_run import ModelRun, ModelTools, open_tools, with_keys
 from kernel_lsp.evolve.propose.model_search import ModelSearch
 from kernel_lsp.evolve.propose.population import Innovation, keep_innovation, operators_of
@@ -297,8 +297,7 @@ def start_request(
 
 def resume_request(directory: Path, run_id: str) -> RunHandle:
     """Return the original request of a run to resume. Raises UserError when there is no such run."""
-    workspace = find_workspace(directory)
-    with Archive(workspace) as archive:
+    with existing_archive(directory) as archive:
         record = archive.run(run_id)
     request = OptimizeRequest.model_validate(record.request)
     stored = {
@@ -311,7 +310,7 @@ def resume_request(directory: Path, run_id: str) -> RunHandle:
         **request.choices.overrides(),
     }
     settings = load_settings(request.directory, stored)
-    return RunHandle(request, settings, workspace, run_id=record.run_id)
+    return RunHandle(request, settings, find_workspace(directory), run_id=record.run_id)
 
 
 def summarize(task: Task) -> str:
