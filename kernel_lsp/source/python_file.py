@@ -28,6 +28,8 @@ USE_PREFIX = "use_"
 """``use_softmax(softmax)(x)`` stands for ``softmax(x)``, ``use_rms_norm(RMSNorm(8))`` for ``RMSNorm(8)``: the kernels
 where they can, and what was there before everywhere else."""
 _IMPORTED = re.compile(rf"^\s*from \S+ import ({USE_PREFIX}\w+)\s*$", re.MULTILINE)
+_LAYER = re.compile(r"(torch\.)?nn\.[A-Z]\w*$")
+"""Matches a class of `torch.nn`: a class below it that has a `forward` of its own is a module."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,10 @@ class PythonFile:
 
     def is_module_class(self, node: ast.ClassDef) -> bool:
         """Return True when this file, or one that it imports a base from, shows that the class is an `nn.Module`."""
-        bases = [base for ancestor in self.ancestry(node) for base in ancestor.bases]
+        bases = [ast.unparse(base) for ancestor in self.ancestry(node) for base in ancestor.bases]
         return (
-            any(isinstance(base, ast.Name) and base.id == "Module" for base in bases)
-            or any(isinstance(base, ast.Attribute) and base.attr == "Module" for base in bases)
+            any(base.rpartition(".")[2] == "Module" for base in bases)
+            or (any(map(_LAYER.match, bases)) and self.inherited(node, "forward") is not None)
             or any(source.is_module_class(base) for source, base in self._imported_bases(node))
         )
 

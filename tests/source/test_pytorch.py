@@ -579,6 +579,11 @@ class Model:
 """
 
 
+def test_a_class_below_one_of_torch_nn_is_a_target_where_it_has_a_forward() -> None:
+    text = "class LayerNorm2d(nn.LayerNorm):\n    def forward(self, x): pass\nclass Plain(torch.nn.Sequential): pass\n"
+    assert [found.symbol for found in targets_in(parse_python(text, ""))] == ["LayerNorm2d"]
+
+
 def test_modules_in_classes_are_targets_by_dotted_names(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(IN_CLASSES)
     source = parse_python(IN_CLASSES, "")
