@@ -216,6 +216,16 @@ def test_help_imports_within_its_budget() -> None:
     assert min(help_import_ms() for _ in range(N_IMPORT_TRIES)) <= IMPORT_BUDGET_MS
 
 
+def test_what_confines_a_worker_elsewhere_imports_no_event_loop() -> None:
+    """Every start of a slot pays for it: asyncio takes half as long again."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from kernel_lsp.process import confinement, profiles\n"
+        "sys.exit('asyncio' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=60, check=True)
+
+
 def test_the_rules_see_a_function_level_import() -> None:
     module = Module.parse("core/x.py", "def f():\n    from kernel_lsp.plan import parser\n")
     assert [used.room for used in module.imports] == ["plan"]

@@ -1,4 +1,6 @@
-"""Start a worker confined on the machine that this file was sent to: ``PYTHON confined_worker.py PYTHON PROGRAM...``.
+"""Start a worker confined on the machine that this file was sent to.
+
+    PYTHON -I -S confined_worker.py PYTHON PROGRAM...
 
 It travels with its package (`remote.py`) into the worker's private folder. The machine's own kernel decides which
 layers of the sandbox there are.
@@ -18,7 +20,7 @@ OWN = ("TMPDIR", "KERNEL_LSP_FILES", "PYTHONDONTWRITEBYTECODE")
 
 def main() -> None:
     """Become the worker."""
-    sys.path[0] = str(ROOT)  # this file's folder, whose names would shadow others
+    sys.path.insert(0, str(ROOT))
     from kernel_lsp.process.confinement import confined_command, support
     from kernel_lsp.process.profiles import worker_confinement
 

@@ -92,7 +92,7 @@ class Slot:
         ends_with_us, self.leashes[name] = os.pipe()
         try:
             self.relays[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", loader, "relay", "exec"),
+                *(sys.executable, "-I", "-S", "-c", loader, "relay", "exec"),
                 stdin=subprocess.PIPE if connection is None else connection.fileno(),
                 stdout=subprocess.PIPE if connection is None else connection.fileno(),
                 env={**os.environ, "KERNEL_LSP_LEASH": str(ends_with_us)},

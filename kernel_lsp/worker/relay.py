@@ -87,10 +87,10 @@ class Relay:
             archive.extractall(self._folder)
         own = {name: os.path.join(self._folder, "cache", folder) for name, folder in frame["caches"].items()}
         environment = {**os.environ, **own, "TMPDIR": self._folder, "KERNEL_LSP_FILES": self._path("")}
-        launcher = [sys.executable, os.path.join(self._folder, *frame["launcher"])] if frame["launcher"] else []
+        confined = [sys.executable, "-I", "-S", os.path.join(self._folder, *frame["launcher"])]
         program = [frame["python"] or sys.executable, os.path.join(self._folder, *frame["program"])]
         self._process = subprocess.Popen(
-            [*launcher, *program, *frame["arguments"]],
+            [*(confined if frame["launcher"] else []), *program, *frame["arguments"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
