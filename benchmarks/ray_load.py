@@ -18,16 +18,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.ray_trace import Processors, Trace, Try
+from benchmarks.ray_trace import NODES_CLASS, SLOTS_CLASS, Processors, Trace, Try, run_before_others
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
+from kernel_lsp.verify.gpu.device import TurnElsewhere
 from kernel_lsp.verify.gpu.prepared import GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.start import scratch_folder
@@ -63,10 +64,13 @@ class Load:
                 outcome = "undisturbed" if slot.n_replaced == n_replaced else "disturbed"
                 if not isinstance(found, GpuReport):
                     self.failures.append(str(found))
+            except TurnElsewhere:
+                outcome = "moved"
+                raise
             finally:
-                self.trace.tries.append(
-                    Try(number, gpus.index(gpu), started, time.monotonic(), stages.stages_s, outcome)
-                )
+                if outcome != "moved":
+                    times = (started, time.monotonic(), stages.stages_s)
+                    self.trace.tries.append(Try(number, gpus.index(gpu), *times, outcome))
 
         await on_one_of(gpus, on)
 
@@ -98,7 +102,7 @@ async def run(given: argparse.Namespace) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(Nodes(sys.argv[1:]))
         folder = stack.enter_context(scratch_folder())
-        load, address = Load(given, nodes, folder), RayAddress(nodes.address, n_slots=given.slots, wait_s=120.0)
+        load, address = Load(given, nodes, folder), RayAddress(nodes.address, n_slots=given.slots, wait_s=300.0)
         cluster = await stack.enter_async_context(RayCluster(address))
         python = light_python(folder, given.case_s)
         devices = await stack.enter_async_context(slots(cluster, folder, given.slots, python))
@@ -137,14 +141,13 @@ async def under_load(load: Load, gpus: list[MeasuringGpu]) -> tuple[float, float
 
 def before_others(nodes_pid: int) -> None:
     """Have the kernel run this process and its descendants before other work of the machine, and nodes after slots and
-    the command: elsewhere they start on processors of their own. Started processes inherit the class."""
+    the command: elsewhere they start on processors of their own. Started processes inherit the class. `Processors`
+    raises slots that start later."""
     nodes = {nodes_pid, *descendants(nodes_pid)}
     slots = {pid for actor in nodes if ACTOR in _words(actor) for pid in (actor, *descendants(actor))}
     for pid in (os.getpid(), *descendants(os.getpid())):
         is_node = pid in nodes and pid not in slots
-        with suppress(OSError):  # it ended meanwhile
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1 if is_node else 2))
+        run_before_others(pid, NODES_CLASS if is_node else SLOTS_CLASS)
 
 
 def summary(load: Load, elapsed_s: float, cpu_s: float) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def serve_nodes(given: argparse.Namespace) -> None:
     n_slots = -(-given.slots // given.nodes)
     n_processors = min(n_slots, os.cpu_count() or 1)  # a node starts as many actors at once
     node = {"num_cpus": n_processors, "num_gpus": n_slots, "object_store_memory": STORE_BYTES}
-    processors = Processors(os.getppid())
+    processors = Processors(os.getppid(), is_undisturbed=given.undisturbed)
     nodes = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(given.nodes):
         nodes.add_node(**node)

@@ -35,6 +35,9 @@ ROLES = {
     "ray_load.py": "command",
 }
 """Kinds of processes by a part of their command line. The first one that fits counts."""
+OF_SLOTS = {"actors", "relays", "workers"}
+NODES_CLASS, SLOTS_CLASS = 1, 2
+"""Real-time priorities of an undisturbed run."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -162,8 +165,10 @@ def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
 class Processors:
     """Processor seconds of a process and its descendants, by kind, from a thread that looks every few seconds."""
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, *, is_undisturbed: bool) -> None:
+        """`is_undisturbed`: slots that start after `begin` run before Ray's nodes, as those that were there do."""
         self._root, self._first, self._last = root, dict[tuple[int, str], float](), dict[tuple[int, str], float]()
+        self._is_undisturbed, self._has_begun = is_undisturbed, False
         self._roles: dict[tuple[int, str], str] = {}
         self._load: list[float] = []
         threading.Thread(target=self._follow, daemon=True).start()
@@ -172,7 +177,7 @@ class Processors:
         """Count from now on."""
         self._last, self._load = {}, []
         self._look()
-        self._first = dict(self._last)
+        self._first, self._has_begun = dict(self._last), True
 
     def found(self) -> dict[str, Any]:
         """Return seconds by kind since the begin, and the load averages seen."""
@@ -194,8 +199,17 @@ class Processors:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 key = (pid, fields[19])
                 self._last[key] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-                if self._roles.get(key, "starting actors") == "starting actors":
+                if self._roles.get(key, "starting actors") in ("starting actors", "idle actors"):
                     self._roles[key] = _role(pid)
+                    if self._is_undisturbed and self._has_begun and self._roles[key] in OF_SLOTS:
+                        run_before_others(pid, SLOTS_CLASS)
+
+
+def run_before_others(pid: int, priority: int) -> None:
+    """Put a process into the real-time class. What it starts inherits that."""
+    with suppress(OSError):  # it ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(priority))
 
 
 def _role(pid: int) -> str:

@@ -19,7 +19,7 @@ from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.device import GpuDevice, TurnElsewhere
 from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
@@ -104,25 +104,26 @@ class GpuChecks:
         """Run, judge and time; None when everything passed. A full verdict runs `beside` on the executors meanwhile,
         and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
 
-        async def on(gpu: MeasuringGpu) -> CheckOutcome | None:
-            progress.gpu = gpu.device.name
-            if beside is None:
-                return _taken(await self._run(gpu, built, plans, progress, None, is_ranking), progress)
-            piece = progress.piece()
-            looking = asyncio.create_task(_staged(beside, piece))
-            try:
-                found = await self._run(gpu, built, plans, progress, looking)
-                if not isinstance(found, GpuReport):
-                    await asyncio.wait([looking], timeout=PATIENCE_S)
-                    if not looking.done():
-                        return found
-                failure = await looking
-            finally:
-                await end_tasks(looking)
-            progress.take(piece)
-            return failure or _taken(found, progress)
+        piece = progress.piece()
+        looking = asyncio.create_task(_staged(beside, piece)) if beside is not None else None
 
-        return await on_one_of(self._gpus, on)
+        async def on(gpu: MeasuringGpu) -> GpuReport | GpuFailure:
+            progress.gpu = gpu.device.name
+            return await self._run(gpu, built, plans, progress, looking, is_ranking and beside is None)
+
+        try:
+            found = await on_one_of(self._gpus, on)
+            if looking is None:
+                return _taken(found, progress)
+            if not isinstance(found, GpuReport):
+                await asyncio.wait([looking], timeout=PATIENCE_S)
+                if not looking.done():
+                    return found
+            failure = await looking
+        finally:
+            await end_tasks(looking)
+        progress.take(piece)
+        return failure or _taken(found, progress)
 
     async def _run(
         self,
@@ -272,17 +273,32 @@ def _may_vary(built: Built, bounds: Sequence[BoundOperation]) -> bool:
 
 
 async def on_one_of(gpus: Sequence[MeasuringGpu], work: Callable[[MeasuringGpu], Awaitable[T]]) -> T:
-    """Do the work of one candidate on one GPU. Raises ConnectionLostError when all GPUs are lost."""
-    for n_left in reversed(range(len(gpus))):
+    """Do the work of one candidate on one GPU; again on another one that comes free before its turn. Raises
+    ConnectionLostError when all GPUs are lost."""
+    n_left = len(gpus)
+    while n_left:
         gpu = min(gpus, key=_order)
-        with gpu.device.load.assigned():
-            try:
+        try:
+            with gpu.device.load.assigned():
                 return await work(gpu)
-            except ConnectionLostError:
-                gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
-                if not n_left:
-                    raise
+        except TurnElsewhere:
+            continue
+        except ConnectionLostError:
+            gpu.device.lost_until = time.monotonic() + LEFT_OUT_S
+            n_left -= 1
+            if not n_left:
+                raise
+        finally:
+            _give_work(gpu, gpus)
     raise ValueError("there is no GPU")
+
+
+def _give_work(free: MeasuringGpu, gpus: Sequence[MeasuringGpu]) -> None:
+    """Give a GPU without candidates one that waits for another GPU, the one with most. At the end of a search, GPUs
+    stood idle beside others with two candidates each."""
+    if _order(free) == (0.0, 0):
+        busy = sorted((gpu for gpu in gpus if gpu.device.load.n > 1), key=lambda gpu: -gpu.device.load.n)
+        any(gpu.device.send_one_away() for gpu in busy)
 
 
 def _order(gpu: MeasuringGpu) -> tuple[float, int]:

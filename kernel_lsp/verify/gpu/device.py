@@ -102,11 +102,15 @@ class GpuDevice:
         return self.slot.index
 
     @asynccontextmanager
-    async def turn(self, *, goes_on: bool = False) -> AsyncIterator[None]:
+    async def turn(self, *, goes_on: bool = False, may_leave: bool = False) -> AsyncIterator[None]:
         """Hold the GPU exclusively, against this process's other candidates and the user's other processes. `goes_on`
-        is as `Turns.taken`'s."""
-        async with self._turns.taken(goes_on=goes_on), self._lock.held():
+        and `may_leave` are as `Turns.taken`'s. Raises TurnElsewhere."""
+        async with self._turns.taken(goes_on=goes_on, may_leave=may_leave), self._lock.held():
             yield
+
+    def send_one_away(self) -> bool:
+        """Have one of the waiting candidates run on another GPU. Return False where none can."""
+        return self._turns.send_one_away()
 
     @asynccontextmanager
     async def prepare(
@@ -130,7 +134,7 @@ class GpuDevice:
     async def evaluate(self, job: GpuJob, stages: StageTimes) -> GpuReport | GpuFailure:
         """Run, judge and time one candidate. What it does to the worker is its outcome. A worker that was killed from
         outside is replaced, and the candidate tried once more; after the loss of a connection, several times, and so
-        where other processes occupy the memory."""
+        where other processes occupy the memory. Raises TurnElsewhere before its first turn."""
         waits_s = iter(WAITS_FOR_MEMORY_S)
         for number in itertools.count(1):
             async with self.prepare(job.build, stages) as kernel:
@@ -170,7 +174,8 @@ class GpuDevice:
     async def _turns_with(self, directory: Path, stages: StageTimes, candidate_id: str) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             with stages.stage("gpu wait"):
-                await stack.enter_async_context(self.turn(goes_on=candidate_id in self._begun))
+                has_begun = candidate_id in self._begun
+                await stack.enter_async_context(self.turn(goes_on=has_begun, may_leave=not has_begun))
             self._begun.add(candidate_id)
             directory.mkdir(parents=True, exist_ok=True)
             try:
@@ -195,31 +200,49 @@ class Load:
             self.n -= 1
 
 
+class TurnElsewhere(Exception):
+    """Another GPU came free: the candidate that waits for a turn here is to run there."""
+
+
 class Turns:
     """A lock that passes to those who go on before those who begin, else in the order of asking."""
 
     def __init__(self) -> None:
         self._is_taken = False
         self._going_on, self._beginning = deque[asyncio.Future[None]](), deque[asyncio.Future[None]]()
+        self._may_leave = set[asyncio.Future[None]]()
 
     @asynccontextmanager
-    async def taken(self, *, goes_on: bool = False) -> AsyncIterator[None]:
+    async def taken(self, *, goes_on: bool = False, may_leave: bool = False) -> AsyncIterator[None]:
         """Hold the lock. `goes_on`: the candidate had a turn, and a short one is left. Behind all that begin,
-        candidates that came together ended together: none of eight within 6 s, then all of them within one."""
+        candidates that came together ended together: none of eight within 6 s, then all of them within one.
+        `may_leave`: `send_one_away` may end the wait. Raises TurnElsewhere."""
         if self._is_taken:
             turn = asyncio.get_running_loop().create_future()
             (self._going_on if goes_on else self._beginning).append(turn)
+            if may_leave:
+                self._may_leave.add(turn)
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                if turn.done() and not turn.cancelled() and turn.exception() is None:
                     self._pass_on()
                 raise
+            finally:
+                self._may_leave.discard(turn)
         self._is_taken = True
         try:
             yield
         finally:
             self._pass_on()
+
+    def send_one_away(self) -> bool:
+        """End the wait of the first that may leave, by TurnElsewhere. Return False where none waits."""
+        for turn in self._beginning:
+            if turn in self._may_leave and not turn.done():
+                turn.set_exception(TurnElsewhere())
+                return True
+        return False
 
     def _pass_on(self) -> None:
         """Wake the next one; nobody else can take the lock in between."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -15,7 +16,7 @@ from kernel_lsp.core.verdict import CheckOutcome, Crashed, Unsupported
 from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, on_one_of
-from kernel_lsp.verify.gpu.device import GpuDevice, Load
+from kernel_lsp.verify.gpu.device import GpuDevice, Load, Turns
 from kernel_lsp.verify.model.cases import Case, Progress
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
@@ -128,12 +129,47 @@ async def test_where_nothing_is_waited_for_all_is_one_turn(tmp_path: Path, is_re
     assert clock.entries == (["timed"] if is_full else ["waited 0 s", "timed"])
 
 
+def lent(*, is_healthy: bool = True, lost_until: float = 0.0) -> Any:
+    """Return a GPU without a worker, whose turns can be taken."""
+    slot, turns = SimpleNamespace(is_healthy=is_healthy), Turns()
+    device = SimpleNamespace(
+        slot=slot, lost_until=lost_until, load=Load(), turns=turns, send_one_away=turns.send_one_away
+    )
+    return SimpleNamespace(device=device)
+
+
+@pytest.mark.parametrize(("may_leave", "has_moved"), [(True, True), (False, False)])
+async def test_a_gpu_that_comes_free_gets_a_candidate_that_waits_for_another(may_leave: bool, has_moved: bool) -> None:
+    long, short, ends = lent(), lent(), asyncio.Event()
+    ran: list[Any] = []
+
+    async def candidate(gpu: Any) -> None:
+        async with gpu.device.turns.taken(may_leave=may_leave):
+            ran.append(gpu)
+            await (ends.wait() if gpu is long else asyncio.sleep(0.0))
+
+    tasks = [asyncio.create_task(on_one_of([long, short], candidate)) for _ in range(3)]
+    await asyncio.wait(tasks, timeout=0.1)
+    assert ran == ([long, short, short] if has_moved else [long, short])
+    ends.set()
+    await asyncio.gather(*tasks)
+    assert (long.device.load.n, short.device.load.n) == (0, 0)
+
+
+async def test_a_candidate_that_is_cancelled_when_it_is_sent_away_passes_no_turn_on() -> None:
+    turns = Turns()
+    async with turns.taken():
+        waiting = [asyncio.create_task(turns.taken(may_leave=n == 0).__aenter__()) for n in range(2)]
+        await asyncio.sleep(0.0)
+        assert turns.send_one_away()
+        waiting[0].cancel()
+        await asyncio.wait(waiting, timeout=0.05)
+        assert [task.done() for task in waiting] == [True, False]
+    await waiting[1]
+
+
 @pytest.mark.parametrize("is_back", [False, True])
 async def test_a_lost_gpu_gets_candidates_as_soon_as_it_is_back(is_back: bool) -> None:
-    def lent(*, is_healthy: bool, lost_until: float) -> Any:
-        slot = SimpleNamespace(is_healthy=is_healthy)
-        return SimpleNamespace(device=SimpleNamespace(slot=slot, lost_until=lost_until, load=Load()))
-
     lost, busy = lent(is_healthy=is_back, lost_until=inf), lent(is_healthy=True, lost_until=0.0)
 
     async def which(gpu: Any) -> Any:
