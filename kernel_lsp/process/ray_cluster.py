@@ -7,6 +7,7 @@ Ray's processes, and a cluster that does not answer is given up by ending the br
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -44,6 +45,8 @@ MAX_FOLDER_CHARACTERS = 30
 """Longest temporary folder that leaves room for the names of Ray's sockets, which have 107 characters at most."""
 TOKEN_FILE = Path(".ray", "auth_token")
 """File in the home folder where Ray's programs look for a cluster's token."""
+UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+CHECK_NETWORK = "check that it is on and that the network lets you through"
 INSTALL = "python -m pip install 'kernel-lsp[ray]'"
 LOCAL_NAME = "Ray"
 
@@ -237,22 +240,29 @@ def _now_s() -> float:
 async def _reach(address: str) -> None:
     """Connect once, and see whether gRPC answers. Raises EnvironmentProblem."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
-    step, ends_s = "start it with `ray start --head`, or correct the address", _now_s() + REACH_S
+    ends_s = _now_s() + REACH_S
     try:
         async with asyncio.timeout_at(ends_s):
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
     except TimeoutError:
-        raise EnvironmentProblem(
-            f"{address} does not answer", next_step="check that it is on and that the network lets you through"
-        ) from None
+        raise EnvironmentProblem(f"{address} does not answer", next_step=CHECK_NETWORK) from None
     except OSError as error:
-        what = "its name is not known" if error.errno is None or error.errno < 0 else "it refuses connections"
-        raise EnvironmentProblem(f"{address}: {what}", next_step=step) from None
+        raise _unreached(address, error.errno or -1) from None
     try:
         if not await _speaks_grpc(reader, writer, ends_s):
             raise _silent(address)
     finally:
         writer.close()
+
+
+def _unreached(address: str, number: int) -> EnvironmentProblem:
+    """Return the error of an address by the number of the connection's, negative for one of the name's resolution."""
+    if number in UNREACHABLE:
+        return EnvironmentProblem(f"{address}: it cannot be reached", next_step=CHECK_NETWORK)
+    what = "its name is not known" if number < 0 else "it refuses connections"
+    return EnvironmentProblem(
+        f"{address}: {what}", next_step="start it with `ray start --head`, or correct the address"
+    )
 
 
 async def _speaks_grpc(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ends_s: float) -> bool:
@@ -271,7 +281,7 @@ def _silent(name: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"{name} takes connections and does not answer as Ray does",
         next_step="use the port of Ray's client server (10001) or, on a machine of the cluster, of its head (6379); "
-        "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN where the cluster has a token",
+        "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN where the cluster has a token; give a busy one time: ?wait=60",
     )
 
 

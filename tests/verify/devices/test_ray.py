@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import sys
@@ -112,6 +114,14 @@ async def test_an_address_where_nothing_listens_is_named() -> None:
 
 async def test_a_name_that_is_not_known_is_named() -> None:
     await check_unreachable("ray://nowhere.invalid:10001", "name is not known")
+
+
+async def test_a_machine_that_no_route_leads_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise OSError(errno.EHOSTUNREACH, os.strerror(errno.EHOSTUNREACH))
+
+    monkeypatch.setattr(asyncio, "open_connection", fail)
+    await check_unreachable("ray://10.1.1.1:10001", "cannot be reached")
 
 
 async def test_a_server_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
