@@ -57,6 +57,17 @@ def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
     assert "T, T]" not in text, "no score is in memory"
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_softmax_over_a_sink_beside_the_keys_is_no_attention_without_it(backward: bool) -> None:
+    text = """
+        def f(q, k, v, sink):
+            scores = torch.cat([q @ k.transpose(-2, -1), sink.expand(2, 24, 1)], -1)
+            return scores.softmax(-1)[..., :-1] @ v
+    """
+    inputs = [tensor("q", 2, 24, 16), tensor("k", 2, 24, 16), tensor("v", 2, 24, 16), tensor("sink", 1)]
+    check(text, inputs=inputs, backward=backward)
+
+
 @pytest.mark.parametrize("family", ["special_nan", "large", "constant_rows", "far_negative"])
 def test_attention_of_hard_inputs(family: str) -> None:
     check_sdpa("", families=(family,))

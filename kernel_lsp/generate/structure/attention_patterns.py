@@ -94,10 +94,10 @@ class Softmax:
 
 def find_softmax(weights: Scalar, key: Variable) -> Softmax | None:
     """Return the softmax over `key` that the weights are."""
-    for peak in _reductions(weights, "max"):
+    for peak in _reductions(weights, "max", key):
         score = body_at(peak, key)
         exponential = op("exp", op("sub", score, peak))
-        for total in _reductions(weights, "sum"):
+        for total in _reductions(weights, "sum", key):
             if body_at(total, key) != exponential:
                 continue
             log_sum = op("add", peak, op("log", total))
@@ -120,11 +120,12 @@ def _is_safe(weights: Scalar, score: Scalar, peak: Access, plain: set[Scalar], k
     if condition == compare("eq", peak, lowest):
         return True
     is_seen = op("logical_not", compare("eq", score, lowest))
-    any_seen = [entry for entry in _reductions(condition, "any") if body_at(entry, key) == is_seen]
+    any_seen = [entry for entry in _reductions(condition, "any", key) if body_at(entry, key) == is_seen]
     return bool(any_seen) and condition == op("logical_not", any_seen[0])
 
 
-def _reductions(scalar: Scalar, kind: str) -> list[Access]:
+def _reductions(scalar: Scalar, kind: str, key: Variable) -> list[Access]:
+    """Return the reductions over as many elements as there are keys: a softmax with a sink has one more."""
     return [
         access
         for access in accesses(scalar)
@@ -132,6 +133,7 @@ def _reductions(scalar: Scalar, kind: str) -> list[Access]:
         and access.tensor.definition.kind == kind
         and access.tensor.definition.contraction is None
         and len(access.tensor.definition.reduced) == 1
+        and access.tensor.definition.reduced[0].extent == key.extent
     ]
 
 
