@@ -22,7 +22,15 @@ from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
 from kernel_lsp.generate.codegen.shared_launch import distinct, representatives
 from kernel_lsp.generate.fusion.fuse import fuse
-from kernel_lsp.generate.fusion.groups import ElementwiseGroup, FusedGraph, Group, LibraryGroup, RowGroup, SortedGroup
+from kernel_lsp.generate.fusion.groups import (
+    ElementwiseGroup,
+    FusedGraph,
+    Group,
+    LibraryGroup,
+    LoopGroup,
+    RowGroup,
+    SortedGroup,
+)
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
@@ -376,5 +384,7 @@ def _main_tensor(group: Group) -> Tensor:
             return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
         case LibraryGroup(tensors=tensors):
             return tensors[0]
+        case LoopGroup(tensors=tensors):
+            return next(tensor for tensor in reversed(tensors) if tensor is not None)
     stores = getattr(group, "stores", ())
     return stores[-1].tensor if stores else group.tensor

@@ -20,6 +20,7 @@ from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
 from kernel_lsp.generate.interleaved_channels import channels_of
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.loops.rolled import n_loops, rolled
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.names import NamePool
@@ -50,6 +51,10 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     try:
         constants = channels_of(task)
         forward, backward, fixed = _lowered(task, constants)
+        if wanted := _sizes_of_loops(task, forward, backward):
+            found = _lowered(task, {**constants, **wanted})
+            if n_loops(*found[:2]) > n_loops(forward, backward):
+                constants, (forward, backward, fixed) = {**constants, **wanted}, found
         captured = _at_captured_sizes(task, gpu)
         program = Program(task, forward, backward, Workload.of(task, gpu), fixed, constants, captured)
         program.realize({})  # reports a failure to render before the search
@@ -194,6 +199,8 @@ class Program:
         """Return the graphs of the operations, where the forward keeps what the schedule says for the backward."""
         if self._backward is None:
             return [self._forward]
+        if n_loops(self._forward, self._backward):  # the numbers of their tensors are not those of the lowering
+            return [self._forward, self._backward]
         levels = [level for level in (ROWS, PRODUCTS) if self._with_kept(level)[2]]
         if not levels:
             return [self._forward, self._backward]
@@ -266,6 +273,12 @@ def _lowered(task: Task, constants: Mapping[str, int]) -> tuple[LoweredGraph, Lo
         fixed |= settled
 
 
+def _sizes_of_loops(task: Task, *graphs: LoweredGraph | None) -> dict[str, int]:
+    """Return the captured sizes of what unrolled loops would pass on from step to step in one kernel."""
+    wanted = frozenset[str]().union(*(graph.sizes_to_fix for graph in graphs if graph is not None))
+    return {symbol.name: symbol.captured for symbol in task.symbols if symbol.name in wanted}
+
+
 def _lowered_graph(
     task: Task,
     graph: Graph,
@@ -275,7 +288,7 @@ def _lowered_graph(
 ) -> LoweredGraph:
     gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
     sizes = Sizes({symbol.name: symbol.minimum for symbol in task.symbols}, constants)
-    return lower_graph(graph, sizes, fixed, gradients, given)
+    return rolled(lower_graph(graph, sizes, fixed, gradients, given))
 
 
 def _scales_of_softmax(task: Task) -> frozenset[str]:

@@ -31,7 +31,7 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
     ThreadRowRenderer,
     thread_row_comment,
 )
-from kernel_lsp.generate.codegen.routines import recurrence, selection, sorting, window_gradients
+from kernel_lsp.generate.codegen.routines import recurrence, selection, sorting, step_loop, window_gradients
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
 from kernel_lsp.generate.codegen.routines.sorting import (
@@ -65,6 +65,7 @@ from kernel_lsp.generate.fusion.groups import (
     ElementwiseGroup,
     Group,
     LibraryGroup,
+    LoopGroup,
     RoutineGroup,
     RowGroup,
     RowScatterGroup,
@@ -93,6 +94,7 @@ from kernel_lsp.generate.schedule.contraction_knobs import (
 )
 from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.loop_knobs import render_loop
 from kernel_lsp.generate.schedule.next_rows import for_other_lengths
 from kernel_lsp.generate.schedule.recurrence_knobs import choose_recurrence
 from kernel_lsp.generate.schedule.row_choices import RowChooser
@@ -150,6 +152,9 @@ class GroupRenderer:
                 return RenderedGroup((), library=(library_step(group.call, group.tensors, self.tensor_names),))
             case RoutineGroup():
                 return self._routine(group, name)
+            case LoopGroup():
+                writer = self.new_kernel(name, step_loop.LOCAL_NAMES)
+                return RenderedGroup((render_loop(writer, group, self.choices, self.workload),))
             case SortedGroup():
                 return self._sorted(group, name)
 

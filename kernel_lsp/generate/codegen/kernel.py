@@ -208,6 +208,10 @@ class KernelWriter:
         """Return the tensor's name in the kernel: the plan's name, unless that is reserved in C++."""
         return self._local_names[self._in_memory.get(tensor, tensor)]
 
+    def name_array(self, tensor: Tensor, name: str) -> None:
+        """Have a tensor that the kernel keeps in an array of its own give its values that name."""
+        self._local_names[tensor] = name
+
     def is_in_memory(self, tensor: Tensor) -> bool:
         """Check whether the kernel reads or writes the tensor; a reduction of its rows may be in registers alone."""
         return self._in_memory.get(tensor, tensor) in self._local_names

@@ -27,6 +27,7 @@ from kernel_lsp.generate.fusion.groups import (
     FusedGraph,
     GradientOutput,
     Group,
+    LoopGroup,
     RoutineGroup,
     RowGroup,
     RowScatterGroup,
@@ -52,12 +53,15 @@ from kernel_lsp.generate.ir.tensor import (
     Buffer,
     Definition,
     LibraryResult,
+    LoopResult,
     Reduction,
     Routine,
     Scan,
     Scatter,
     Tensor,
 )
+from kernel_lsp.generate.loops.bodies import with_inlined
+from kernel_lsp.generate.loops.reads import loop_over
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,21 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return grow_sorted(progress, seed, definition)
         case Routine():
             return RoutineGroup(seed, definition), [seed]
+        case LoopResult():
+            return _grow_loop(progress, definition)
     return _grow_elementwise(progress, seed)
+
+
+def _grow_loop(progress: Progress, definition: LoopResult) -> tuple[LoopGroup, list[Tensor]]:
+    """Return the group of a loop, and its results."""
+    found = {
+        other.place: tensor
+        for tensor in progress.pending
+        if isinstance(other := progress.graph.definitions[tensor], LoopResult) and other.loop == definition.loop
+    }
+    loop, places = with_inlined(loop_over(definition.loop, progress.expand), found)
+    tensors = tuple(found.get(place) for place in places)
+    return LoopGroup(loop, tensors), [tensor for tensor in tensors if tensor is not None]
 
 
 def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
@@ -222,6 +240,8 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
         return with_log_ratios(with_weighted_sums(simplified(kept)))
     if isinstance(group, ElementwiseGroup | ScanGroup | SortedGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
+    if isinstance(group, LoopGroup):
+        return replace(group, tensors=tuple(tensor if tensor in stored else None for tensor in group.tensors))
     if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):
         return replace(group, stores=_stores(group, stored))
     if isinstance(group, AttentionGradientGroup):

@@ -15,12 +15,14 @@ from kernel_lsp.generate.ir.tensor import (
     Definition,
     LibraryResult,
     LogSums,
+    LoopResult,
     Phases,
     Pointwise,
     Reduction,
     Routine,
     Scan,
     Scatter,
+    StepLoop,
     Tensor,
     pattern_of,
 )
@@ -57,9 +59,19 @@ def scalars_of(definition: Definition) -> list[Scalar]:
         case Scatter():
             carriers: list[Scalar] = [IndexValue(index) for index in definition.index]
             return [definition.body, *carriers, definition.base]
+        case LoopResult(loop=loop):
+            return loop_scalars(loop)
         case LibraryResult() | Routine():
             return [Access(operand, [as_index(0)] * len(operand.shape)) for operand in operands_of(definition)]
     return []
+
+
+def loop_scalars(loop: StepLoop) -> list[Scalar]:
+    """Return what a loop reads of other tensors, element by element."""
+    own = {tensor for entry in loop.tensors for tensor in (entry.now, entry.before)}
+    bodies = [entry.definition.body for entry in loop.tensors]
+    bodies += [entry.first.body for entry in loop.tensors if entry.first is not None]
+    return [access for access in accesses(*bodies) if access.tensor not in own]
 
 
 def operands_of(definition: Definition) -> list[Tensor]:
@@ -244,6 +256,8 @@ class DefinitionGraph:
     def _rereads(self, consumer: Tensor, tensor: Tensor) -> bool:
         """Return True if the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
+        if isinstance(definition, LoopResult):
+            return any(isinstance(entry.definition, Reduction) for entry in definition.loop.tensors)
         if isinstance(definition, Attention | AttentionGradient) or (
             isinstance(definition, Reduction) and definition.contraction is not None
         ):

@@ -11,7 +11,7 @@ from kernel_lsp.generate.fusion.graph import scalars_of
 from kernel_lsp.generate.ir.index import Index, Variable, product
 from kernel_lsp.generate.ir.scalar import Access, Argument, IndexValue, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import reshape, unravel_safe
-from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, Routine, Tensor
+from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, LoopResult, Routine, StepLoop, Tensor
 from kernel_lsp.generate.library import without_scale
 
 
@@ -290,6 +290,14 @@ class RoutineGroup:
 
 
 @dataclass(frozen=True)
+class LoopGroup:
+    """A kernel that walks over the steps of a loop. `tensors` are its results by place; None is in no memory."""
+
+    loop: StepLoop
+    tensors: tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
 class SortedGroup:
     """A kernel that finds the first elements of each row of `source` in sorted order. Stores are over `row` and `rank`;
     the place of an element in its row is their argument `place`, and `places` holds it where others read it."""
@@ -335,6 +343,7 @@ Group = (
     | RowScatterGroup
     | LibraryGroup
     | RoutineGroup
+    | LoopGroup
     | SortedGroup
 )
 
@@ -378,6 +387,8 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return scalars_of(LibraryResult(group.call))
         case RoutineGroup():
             return scalars_of(group.routine)
+        case LoopGroup():
+            return scalars_of(LoopResult(group.loop, 0))
         case SortedGroup():
             return [*scalars_of(group.routine), *(store.scalar for store in group.stores)]
 
@@ -410,6 +421,8 @@ def written_by(group: Group) -> set[Tensor]:
             return set(group.tensors)
         case ScanGroup() | ScatterGroup() | RoutineGroup():
             return {group.tensor}
+        case LoopGroup():
+            return {tensor for tensor in group.tensors if tensor is not None}
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:

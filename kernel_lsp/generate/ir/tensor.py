@@ -225,8 +225,47 @@ class Scatter:
     by_rows: bool = False
 
 
+@dataclass(frozen=True)
+class LoopTensor:
+    """A tensor that every step of a loop computes. `now` stands for it in the definitions of its step, `before` for
+    that of the step before, which `first` defines for the first step."""
+
+    now: Tensor
+    before: Tensor
+    definition: Pointwise | Reduction
+    first: Pointwise | None = None
+
+
+@dataclass(frozen=True)
+class StepLoop:
+    """Steps that need each other's results, in the order of `step`. Each computes `tensors` one after the other; the
+    first `n_batch_axes` axes of all are the same, and no step reads across them."""
+
+    step: Variable
+    tensors: tuple[LoopTensor, ...]
+    n_batch_axes: int
+
+
+@dataclass(frozen=True)
+class LoopResult:
+    """Definition of a tensor whose element (step, *index) is that of a loop's tensor `place` after this step."""
+
+    loop: StepLoop
+    place: int
+
+
 Definition = (
-    Buffer | Pointwise | Reduction | Attention | LogSums | AttentionGradient | Scan | Scatter | LibraryResult | Routine
+    Buffer
+    | Pointwise
+    | Reduction
+    | Attention
+    | LogSums
+    | AttentionGradient
+    | Scan
+    | Scatter
+    | LibraryResult
+    | Routine
+    | LoopResult
 )
 
 

@@ -62,6 +62,8 @@ class LoweredGraph:
     attention: KeptAttention | None = None
     """Tensors that the forward keeps of an attention for this backward."""
     window_gradients: tuple[WindowGradients, ...] = ()
+    sizes_to_fix: frozenset[str] = frozenset()
+    """Sizes with which, as constants, steps of an unrolled loop would be one kernel."""
 
 
 def lower_graph(
