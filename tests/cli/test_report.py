@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.cli.report import main
+from kernel_lsp.cli.report import _print_words, main
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.engine.messages import ResultFile, RunResult, RunSummary
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.request import OptimizeRequest
+from kernel_lsp.server.features.reports import run_report
 
 
 @pytest.fixture
@@ -63,3 +65,15 @@ def test_without_an_archive_a_report_says_where_to_go_and_makes_no_workspace(
         assert main("last", as_html=False, out=None, as_json=as_json) == 2
         assert "go to the folder of your project" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_with_underscores_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = RunSummary(
+        run_id="1", target="net/__init__.py::Net", file="/net/__init__.py", symbol="Net", status="finished", started=""
+    )
+    _print_words(
+        run_report(RunResult(summary=summary, files=(ResultFile(path=Path("/kernels/__init__.py"), text=""),)))
+    )
+    shown = capsys.readouterr().out
+    assert "net/__init__.py::Net" in shown
+    assert "Not written: /kernels/__init__.py" in shown

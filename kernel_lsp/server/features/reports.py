@@ -20,7 +20,7 @@ def run_report(result: RunResult) -> str:
     """Render the run's target, its result, and where that was verified."""
     summary = result.summary
     parts = [
-        f"# {summary.target}",
+        f"# `{summary.target}`",
         f"Run {summary.run_id}, started {summary.started}, {summary.status}; on {summary.device or 'no device yet'}.",
     ]
     advice = summary.recommendation
@@ -42,7 +42,7 @@ def run_report(result: RunResult) -> str:
         )
         parts.append("\n".join(lines))
     parts += [f"Library step: {step} (a vendor library, not our kernel)." for step in summary.library_steps]
-    parts += [f"{'File' if file.path.is_file() else 'Not written'}: {file.path}" for file in result.files]
+    parts += [f"{'File' if file.path.is_file() else 'Not written'}: `{file.path}`" for file in result.files]
     if result.problem:
         parts.append(result.problem)
     return "\n\n".join(parts) + "\n"
