@@ -12,7 +12,7 @@ from kernel_lsp.core.recording import RecordedTarget, Recording, rank_hot_spots
 from kernel_lsp.engine.hot_spots import speedups_of
 from kernel_lsp.errors import KernelLspError, UserError
 from kernel_lsp.record.run import record
-from kernel_lsp.source.recorded import read_recording, write_recording
+from kernel_lsp.source.recorded import check_recording_can_be_written, read_recording, write_recording
 
 MAX_LISTED = 20
 EXAMPLE = "kernel-lsp record -- python train.py"
@@ -33,15 +33,16 @@ def main(command: Sequence[str], steps: int | None, seconds: float | None, show:
 
 
 def _record(command: Sequence[str], workspace: Path, steps: int | None, seconds: float | None, as_json: bool) -> int:
+    check_recording_can_be_written(workspace)
     ran = record(command, workspace, steps, seconds)
     if ran.recording is None:
         console.stderr.print(f"nothing recorded: {ran.problem}", style="yellow", markup=False)
         return ran.status
-    file = write_recording(workspace, ran.recording)
     if as_json:
         console.print_json(ran.recording)
     else:
         _print(ran.recording, console.stderr.print)
+    file = write_recording(workspace, ran.recording)
     for line in (ran.note, f"wrote {file}"):
         if line:
             console.stderr.print(line, markup=False)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.recording import RecordedTarget, Recording, with_earlier
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.process.atomic_files import write_atomically
 
 FILE_NAME = "recorded.json"
@@ -44,16 +44,32 @@ def recorded_target(file: Path, symbol: str) -> RecordedTarget | None:
     return recording.targets.get(f"{name}::{symbol}")
 
 
+def check_recording_can_be_written(workspace: Path) -> None:
+    """Raise EnvironmentProblem where `write_recording` would, so that it is known before the program runs."""
+    folder = recording_file(workspace).parent
+    place = folder if folder.exists() else workspace
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise _not_writable(place, "permission denied" if place.is_dir() else "not a folder")
+
+
+def _not_writable(place: Path, why: str) -> EnvironmentProblem:
+    next_step = "make it writable, free some space, or run a copy of the project"
+    return EnvironmentProblem(f"the recording cannot be written: {why}", file=str(place), next_step=next_step)
+
+
 def write_recording(workspace: Path, recording: Recording) -> Path:
     """Write the recording, whole or not at all, and return its file. What other programs recorded before stays, for
-    files that still exist."""
+    files that still exist. Raises EnvironmentProblem."""
     file = recording_file(workspace)
     recording = _with_others(workspace, recording)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    ignore = file.parent / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
-    write_atomically(file, recording.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        ignore = file.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        write_atomically(file, recording.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    except OSError as error:
+        raise _not_writable(file.parent, error.strerror or str(error)) from error
     return file
 
 

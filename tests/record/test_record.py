@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.cli.record import main
+from kernel_lsp.core.recording import Recording
 from kernel_lsp.core.task import Construction
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import read_recording, write_recording
 from tests.record.programs import (
@@ -262,3 +264,25 @@ def test_an_invalid_recording_names_file_line_and_next_step(tmp_path: Path, chan
     assert raised.value.file == str(file)
     assert (raised.value.line or 0) > 10
     assert "kernel-lsp record" in raised.value.next_step
+
+
+def test_a_workspace_that_cannot_be_written_is_named_before_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    program = [sys.executable, "-c", "open('ran', 'w')"]
+    monkeypatch.setattr("os.access", lambda *_: False)  # as for a read-only disk: root may write everywhere
+    assert main(program, None, None, show=False, as_json=False) == 2
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".kernel-lsp").touch()
+    assert main(program, None, None, show=False, as_json=False) == 2
+    said = capsys.readouterr().err
+    assert said.count("the recording cannot be written") == said.count("make it writable") == 2
+    assert not (tmp_path / "ran").exists()
+    nothing = Recording(
+        version=1, command=(), date="", device="cpu", torch="2", seconds=0, n_steps=0, step_us=0, targets={}
+    )
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        write_recording(tmp_path, nothing)
