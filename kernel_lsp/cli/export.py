@@ -13,6 +13,7 @@ from typing import Any, Literal
 from kernel_lsp import __version__
 from kernel_lsp.cli import console
 from kernel_lsp.config import FOLDER_NAME, Settings, find_workspace, load_settings
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import UserError
@@ -22,7 +23,7 @@ from kernel_lsp.evolve.archive.dataset_folder import write_folder
 from kernel_lsp.evolve.archive.dataset_profiles import Profiles, profile_runs
 from kernel_lsp.evolve.run.export_source import Winner, archived_winner, checked_winner
 from kernel_lsp.evolve.run.optimize import describe_verification
-from kernel_lsp.export.package.project import PackageParts, Provenance, default_package_name, sha256_of, write_package
+from kernel_lsp.export.package.project import PackageParts, Provenance, default_package_name, write_package
 from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.plan.parser import parse_or_raise
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.core.model import Noun
-
-ID_HEX_DIGITS = 16
 
 
 class Origin(Noun):
@@ -45,4 +43,4 @@ class Candidate(Noun):
 
 def candidate_id_of(text: str) -> str:
     """Return the content hash of a kernel's text."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:ID_HEX_DIGITS]
+    return sha256_of(text, SHORT_DIGITS)

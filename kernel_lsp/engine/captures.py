@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from kernel_lsp.config import load_settings
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.measurement import Bound, Estimate, LineEstimate
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
@@ -161,7 +161,7 @@ class Captures:
     def _path(self, request: EstimateTarget) -> Path:
         python = load_settings(request.directory, request.settings).python
         about = json.dumps([str(request.directory), request.target, bool(request.cells), str(python)])
-        return self._folder / f"{hashlib.sha256(about.encode(errors='replace')).hexdigest()}.json"
+        return self._folder / f"{sha256_of(about)}.json"
 
 
 def estimate_captured(captured: Captured, target: str, gpu: GpuSpec) -> TargetEstimate:

@@ -4,7 +4,6 @@ files."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.config import FOLDER_NAME
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.source.call_sites import OPERATOR_MARK
 
-HASH_HEX_DIGITS = 16
 INIT_TEXT = '"""Operators written by kernel-lsp."""\n'
 """Makes a folder of operators a regular package, which an installed package of the same name cannot hide."""
 _MARKER = OPERATOR_MARK + "operator 3): kernel {kernel}, operator {operator}."
@@ -189,7 +188,7 @@ def _read(path: Path) -> str:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:HASH_HEX_DIGITS]
+    return sha256_of(text, SHORT_DIGITS)
 
 
 def _replace_all(directory: Path, texts: Mapping[Path, str]) -> None:

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from kernel_lsp.core.words import fitted
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.llm.request import Cause, ModelFailed, ModelRequest, OnText, Replied, Usage, ignore_text
 
@@ -347,8 +348,7 @@ def _cause(error: Exception) -> Cause:
 
 
 def _message(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."
+    return fitted(str(error), N_MESSAGE_CHARACTERS) or type(error).__name__
 
 
 def _retry_after_s(error: Exception) -> float | None:

@@ -15,7 +15,6 @@ is included in every one. Templates run in Jinja's sandbox: a workspace's files 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import jinja2
 from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.errors import UserError
 from kernel_lsp.llm.request import Message
 
@@ -34,7 +34,6 @@ OVERRIDES_FOLDER_NAME = "prompts"
 RULES_NAME = "rules.md"
 SUFFIX = ".jinja"
 MAX_RULES_CHARACTERS = 20_000
-HASH_HEX_DIGITS = 16
 
 _FRONT_MATTER = re.compile(r"\A---\n(?P<fields>.*?)\n---\n(?P<body>.*)\Z", re.DOTALL)
 _USER_PART = re.compile(r"^--- user ---\n", re.MULTILINE)
@@ -141,7 +140,7 @@ class Prompts:
     def _hash(self, name: str) -> str:
         text = self._source(name + SUFFIX)
         whole = "\0".join([text, *(self._source(part) for part in self._parts(text))])
-        return hashlib.sha256(whole.encode()).hexdigest()[:HASH_HEX_DIGITS]
+        return sha256_of(whole, SHORT_DIGITS)
 
     def _source(self, file_name: str) -> str:
         try:

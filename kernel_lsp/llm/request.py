@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.model import Noun
 
 KEY_HEX_DIGITS = 24
@@ -39,7 +39,7 @@ class ModelRequest(Noun):
         """Hash of the messages and the sample, which identifies a recorded reply. It excludes the model and its
         temperature, so a recording replays for any model."""
         text = json.dumps([self.purpose, [[m.role, m.content] for m in self.messages], self.sample])
-        return hashlib.sha256(text.encode()).hexdigest()[:KEY_HEX_DIGITS]
+        return sha256_of(text, KEY_HEX_DIGITS)
 
 
 class Usage(Noun):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import hashlib
 import io
 import re
 import tokenize
@@ -15,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pragma import PragmaLine
 
@@ -23,7 +23,6 @@ Definition = FunctionNode | ast.ClassDef
 MAX_ORIGINS, MAX_FOLDERS, MAX_NEIGHBOURS = 6, 4, 64
 """Maximum files in a chain of imports, folders upwards in which an absolute import is looked up, and parsed files that
 are kept."""
-DIGEST_CHARACTERS = 16
 USE_PREFIX = "use_"
 """``use_softmax(softmax)(x)`` stands for ``softmax(x)``, ``use_rms_norm(RMSNorm(8))`` for ``RMSNorm(8)``: the kernels
 where they can, and what was there before everywhere else."""
@@ -360,7 +359,7 @@ def import_line(tree: ast.Module, used: Iterable[int] = ()) -> int:
 
 def digest_of(text: str) -> str:
     """Return the digest of a text."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:DIGEST_CHARACTERS]
+    return sha256_of(text, SHORT_DIGITS)
 
 
 def target_digest(source: PythonFile, line: int, end_line: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from kernel_lsp import __version__
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.dataset import parquet_module
 from kernel_lsp.synthesize.attempt import Attempt
@@ -49,7 +49,7 @@ def index_row(request: SynthesisRequest, attempt: Attempt) -> Mapping[str, Any]:
     return {
         "index_version": INDEX_VERSION,
         "file": f"tasks/{task_name(attempt)}",
-        "sha256": hashlib.sha256(attempt.text.encode()).hexdigest(),
+        "sha256": sha256_of(attempt.text),
         "text": attempt.text,
         "proposer": attempt.proposer,
         "seed": request.seed,

@@ -6,13 +6,13 @@ or of kernels; several kernels of one program add up or take their maximum.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.core.expression import evaluate_int, parse
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.plan import BoundLaunch, BoundLibraryStep, BoundOperation
@@ -216,7 +216,7 @@ def graph_hash(task: Task) -> str:
     for graph in graphs:
         places = {name: place for place, name in enumerate((*graph.inputs, *(node.name for node in graph.nodes)))}
         rows += [[node.op, *(places.get(name, -1) for name in node.reads)] for node in graph.nodes]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+    return sha256_of(json.dumps(rows), SHORT_DIGITS)
 
 
 def family(task: Task) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.task import Configuration, Task
 from kernel_lsp.export.package.project import (
     PackageParts,
     Provenance,
     default_package_name,
     package_texts,
-    sha256_of,
     write_package,
 )
 

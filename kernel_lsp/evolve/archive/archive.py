@@ -8,7 +8,6 @@ Texts are stored once, by content hash. The folder has its own .gitignore.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from pydantic import TypeAdapter
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
 from kernel_lsp.core.candidate import Candidate, Origin
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.event import Event
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.verdict import Verdict
@@ -153,7 +153,7 @@ class Archive:
 
     def save_candidate(self, run_id: str, candidate: Candidate) -> None:
         """Store the candidate, unless it is stored already."""
-        text_hash = hashlib.sha256(candidate.text.encode()).hexdigest()
+        text_hash = sha256_of(candidate.text)
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?)", (text_hash, candidate.text))
             db.execute(

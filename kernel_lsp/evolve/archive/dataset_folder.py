@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernel_lsp import __version__
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.operators import base_op
@@ -233,7 +233,7 @@ def published_columns(row: Row) -> dict[str, Any]:
     native, compiled = _time_ms(verdict, EAGER), _time_ms(verdict, COMPILED)
     return {
         "Op_Name": row.task,
-        "Task_ID": hashlib.sha256(row.reference.encode()).hexdigest()[:16],
+        "Task_ID": sha256_of(row.reference, SHORT_DIGITS),
         "Kernel_Name": row.name,
         "CUDA_Runtime": ours,
         "PyTorch_Native_Runtime": native,
@@ -298,7 +298,7 @@ def _join(parents: dict[str, str], one: str, other: str) -> None:
 
 
 def _split_of(key: str) -> Split:
-    number = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 100
+    number = int(sha256_of(key), 16) % 100
     for split in SPLITS[:-1]:
         if number < SHARES[split]:
             return split

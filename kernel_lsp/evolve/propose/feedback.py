@@ -14,6 +14,7 @@ from kernel_lsp.core.model import Noun
 from kernel_lsp.core.profile import ProfileReport
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import CaseResult, CheckOutcome, TensorError, Verdict
+from kernel_lsp.core.words import fitted
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.evolve.archive.model_records import ModelRecords
 
@@ -124,8 +125,7 @@ def _recommendations(verdict: Verdict) -> list[str]:
 
 
 def _short(message: str) -> str:
-    text = " ".join(message.split())
-    return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."
+    return fitted(message, N_MESSAGE_CHARACTERS)
 
 
 VALUE_PREFIX = "profile:"

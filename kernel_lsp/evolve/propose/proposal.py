@@ -12,6 +12,7 @@ from functools import cache
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.event import CandidateJudged, CandidateProposed, Event, ProposalDropped
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.core.words import fitted
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ProposalEnd, ProposalRecord, Round
 from kernel_lsp.evolve.propose.conversation import Conversation
@@ -299,8 +300,7 @@ def compiler_report(verdict: Verdict) -> str:
 
 
 def _short(message: str) -> str:
-    text = " ".join(message.split())
-    return text if len(text) <= N_MESSAGE_CHARACTERS else text[:N_MESSAGE_CHARACTERS] + "..."
+    return fitted(message, N_MESSAGE_CHARACTERS)
 
 
 CATALOGUE_NAME = "hints.toml"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 
 from kernel_lsp.config import find_workspace, load_settings
 from kernel_lsp.core.benchmark import BenchEntry, Status, bench_time, speedups
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
 from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError
@@ -329,7 +329,7 @@ class BenchLedger:
 
 def ledger_name(identity: Mapping[str, Any]) -> str:
     """Return the file name for what a run was asked: the same request finds its ledger again."""
-    return f"{hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:12]}.jsonl"
+    return f"{sha256_of(json.dumps(identity, sort_keys=True, default=str), 12)}.jsonl"
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ schedule, so a newer generator searches again.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter
 
 from kernel_lsp import __version__
 from kernel_lsp.core.candidate import Candidate
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.model import Noun
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Verdict
@@ -87,7 +87,7 @@ def tuned_key(task: Task, gpu: str, kind: Literal["measured", "estimated"]) -> T
     graphs = [_plain(graph) for graph in (task.forward, task.backward) if graph is not None]
     text = json.dumps([graphs, [argument.model_dump(mode="json") for argument in task.arguments]], sort_keys=True)
     return TunedKey(
-        graphs=hashlib.sha256(text.encode()).hexdigest(),
+        graphs=sha256_of(text),
         sizes={symbol.name: symbol.captured for symbol in task.symbols},
         gpu=gpu,
         kind=kind,
@@ -102,4 +102,4 @@ def _plain(graph: Graph) -> Mapping[str, Any]:
 def _text_hash(text: str) -> str:
     """Return the hash of a kernel's text without its `task:` line, which names a path."""
     lines = (line for line in text.splitlines() if not line.startswith("// task:"))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return sha256_of("\n".join(lines))

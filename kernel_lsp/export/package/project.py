@@ -8,7 +8,6 @@ inference, the fallback, higher-order gradients.
 
 from __future__ import annotations
 
-import hashlib
 import pprint
 import re
 from collections.abc import Mapping, Sequence
@@ -242,11 +241,6 @@ def package_texts(parts: PackageParts) -> dict[str, str]:
         f"src/{parts.name}/{PROVENANCE_FILE}": parts.provenance.model_dump_json(indent=1) + "\n",
         f"tests/test_{name}.py": _filled("test_operator.py.txt", words),
     }
-
-
-def sha256_of(text: str) -> str:
-    """Return the hash in the form that the provenance uses."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 _PYPROJECT = """\

@@ -16,6 +16,7 @@ from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.source.preprocessor import blanked
 
 COMPILED_AS = "kernel.cu"
@@ -242,8 +243,6 @@ def mentioned(text: str) -> list[str]:
     return _MENTIONED.findall(text)
 
 
-HASH_HEX_DIGITS = 16
-
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DEBUG_SECTION = re.compile(r"^\s*\.section\b.*\Z", re.MULTILINE | re.DOTALL)
 _NOT_RUN = re.compile(r"^\s*\.(?:loc|file|version|target|address_size)\b[^\n]*$", re.MULTILINE)
@@ -264,7 +263,7 @@ def program_hash(ptx: str) -> str:
         return renamed.get(name, name)
 
     words = " ".join(_NAME.sub(rename, text).split())
-    return hashlib.sha256(words.encode()).hexdigest()[:HASH_HEX_DIGITS]
+    return sha256_of(words, SHORT_DIGITS)
 
 
 _ENTRY_START = re.compile(r"^(?=(?:\.visible\s+|\.weak\s+)?\.entry\b)", re.MULTILINE)
@@ -285,7 +284,7 @@ def kernels_hash(ptx: str, symbols: Collection[str]) -> str:
         found = _ENTRY.search(kernel)
         is_chosen = found is not None and found[1] in symbols
         parts += [kernel] if is_chosen else _MODULE_VARIABLE.findall(kernel)
-    return hashlib.sha256(" ".join(" ".join(parts).split()).encode()).hexdigest()[:HASH_HEX_DIGITS]
+    return sha256_of(" ".join(" ".join(parts).split()), SHORT_DIGITS)
 
 
 Fact = TypeVar("Fact")

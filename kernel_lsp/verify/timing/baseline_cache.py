@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.measurement import BaselineResult
 from kernel_lsp.core.model import Noun
 from kernel_lsp.process.atomic_files import write_atomically
@@ -67,7 +67,7 @@ class KeyedCache(Generic[Value]):
             _logger.warning("a cache entry is not kept: %s", error)
 
     def _path(self, key: Noun) -> Path:
-        return self._directory / f"{hashlib.sha256(key.model_dump_json().encode()).hexdigest()}.json"
+        return self._directory / f"{sha256_of(key.model_dump_json())}.json"
 
 
 class BaselineCache(KeyedCache[BaselineResult]):

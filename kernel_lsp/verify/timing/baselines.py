@@ -7,7 +7,6 @@ jobs one after the other, and pause while something is timed. One that fails or 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.core.measurement import EAGER, BaselineResult, MissingBaseline, TimedBaseline
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.async_tasks import end_tasks
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def job_id(self) -> str:
-        return hashlib.sha256(f"{self.task_hash} {self.configuration}".encode()).hexdigest()[:16]
+        return sha256_of(f"{self.task_hash} {self.configuration}", SHORT_DIGITS)
 
 
 class Baselines:
@@ -310,7 +310,7 @@ PROGRESS_S = 0.2
 
 def hash_of(value: Any) -> str:
     """Return the hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return sha256_of(json.dumps(value, sort_keys=True))
 
 
 async def _warm_up(worker: TimingWorker, device: int | str) -> None:
