@@ -406,7 +406,7 @@ def check_worker_commands(operator: Operator) -> str:
     bound_path = operator.path.with_name(f"{operator.name}.operations.json")
     if not bound_path.exists():
         raise Skip(f"no {bound_path.name}")
-    gpu = load_worker("gpu.check")
+    gpu = load_worker("gpu.check_commands")
     operations = json.loads(bound_path.read_text())
     kernels = sorted({step["kernel"] for op in operations.values() for step in op["steps"] if step["kind"] == "launch"})
     request = {"candidate": "c", "device": 0, "kernels": kernels, "file_name": f"{operator.name}.cu"}

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from kernel_lsp.config import Settings
-from kernel_lsp.evolve.run.calibration import Labelled, label
+from kernel_lsp.evolve.run.judge_calibration import Labelled, label
 
 CORPUS = ROOT / "benchmarks" / "judge_corpus"
 LABELS = ROOT / "benchmarks" / "judge_corpus_labels.toml"

@@ -28,8 +28,8 @@ from benchmarks.ray_trace import NODES_CLASS, SLOTS_CLASS, Processors, Trace, Tr
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
-from kernel_lsp.verify.gpu.device import TurnElsewhere
-from kernel_lsp.verify.gpu.prepared import GpuJob, GpuReport
+from kernel_lsp.verify.gpu.gpu_device import TurnElsewhere
+from kernel_lsp.verify.gpu.gpu_kernel import GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.start import scratch_folder
 from tests.verify.devices.ray_slots import ACTOR, light_python, slots

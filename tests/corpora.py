@@ -19,7 +19,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.verdict import BuildFailed, Correct, Mismatch, Unsupported, Verdict
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.check_kernel import find_task
 from kernel_lsp.verify.session.session import Session
 
 Item = TypeVar("Item")

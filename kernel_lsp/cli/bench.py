@@ -32,7 +32,7 @@ from kernel_lsp.export.bench_page import (
     write_docs,
 )
 from kernel_lsp.source.suite import BenchTask, expand_targets, expand_tasks, sample_tasks
-from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.devices.device_names import parse_device
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.task_filters import filter_targets
 

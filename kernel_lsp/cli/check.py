@@ -15,7 +15,7 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.verify.session.start import SessionStart
 
 NOT_GENERAL = "not-general"
-"""`verify/foreign/check.py` finds it; importing that takes numpy."""
+"""`verify/foreign/check_foreign.py` finds it; importing that takes numpy."""
 STRICT_ALONE = "--tolerance is for host code: kernels with a launch plan have the strict one (docs/checks.md)"
 STYLES = {
     Severity.ERROR: "red",
@@ -30,7 +30,9 @@ async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_
     settings = load_settings(Path.cwd(), overrides)
     async with SessionStart(settings) as start:
         with console.stage(f"checking {kernel}"):
-            from kernel_lsp.verify.session.check import check_kernel  # takes half a second, and the worker has begun
+            from kernel_lsp.verify.session.check_kernel import (
+                check_kernel,  # takes half a second, and the worker has begun
+            )
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)
         # Said before all processes have ended: a GPU's driver takes a third of a second for that.

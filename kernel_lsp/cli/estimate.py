@@ -13,7 +13,7 @@ from kernel_lsp.engine.captures import estimate_lines
 from kernel_lsp.gpu.floor import EMPTY_KERNEL_US
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.verify.session.check import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
+from kernel_lsp.verify.session.check_kernel import KERNEL_SUFFIXES, EstimateReport, estimate_kernel
 from kernel_lsp.verify.session.session import Session
 
 LABEL_WIDTH = 12

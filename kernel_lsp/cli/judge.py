@@ -10,7 +10,7 @@ from kernel_lsp.cli import console
 from kernel_lsp.cli.console import paste
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.words import counted
-from kernel_lsp.evolve.run.calibration import CalibrationReport, calibrate
+from kernel_lsp.evolve.run.judge_calibration import CalibrationReport, calibrate
 from kernel_lsp.llm.judges.calibration import COLUMNS, cells
 from kernel_lsp.llm.recording import RecordedReply, write_recording
 

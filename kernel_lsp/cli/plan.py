@@ -9,7 +9,7 @@ from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.source.plan_task import task_beside
-from kernel_lsp.verify.session.check import read_kernel
+from kernel_lsp.verify.session.check_kernel import read_kernel
 
 
 @console.command

@@ -171,7 +171,7 @@ class Verdict(Noun):
     foreign: str = ""
     """``torch extension`` or ``ModelNew`` for a kernel whose own host code runs; empty for one with a launch plan."""
     tolerance: str = "strict"
-    """Tolerance of the comparison: ours, or that of another benchmark (`verify/foreign/cases.py`)."""
+    """Tolerance of the comparison: ours, or that of another benchmark (`verify/foreign/foreign_cases.py`)."""
     by_tolerance: dict[str, str] = {}
     """``correct``, or why not, by tolerance; empty unless all were asked for. Values alone differ between them."""
     times: dict[str, Comparison] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from kernel_lsp.config import Settings, load_settings
 from kernel_lsp.engine.messages import EstimateTarget, InferInputs, JobRequest, Optimize
-from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.devices.device_names import parse_device
 from kernel_lsp.verify.session.start import SessionStart, may_use_gpu
 
 

@@ -54,7 +54,7 @@ from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.devices.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel
-from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.check_kernel import check_kernel
 from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart

@@ -23,8 +23,8 @@ from kernel_lsp.gpu.eager import (
     node_kernels,
     place_of,
 )
+from kernel_lsp.gpu.graph_values import GraphValues
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.gpu.values import GraphValues
 
 FUSED_EFFICIENCY = 0.97
 """Fraction of the copy bandwidth that a fused kernel reaches: an RMSNorm takes 127.2 us where its bytes take 124.9 us

@@ -22,8 +22,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.operators import base_op, is_a
 from kernel_lsp.core.task import Graph, GraphNode
 from kernel_lsp.gpu.floor import US_PER_S, peak_rate
+from kernel_lsp.gpu.graph_values import GRADIENT_PREFIX, GraphValues, references_in
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.gpu.values import GRADIENT_PREFIX, GraphValues, references_in
 
 PRODUCT_EFFICIENCY = 0.72
 """Fraction of the peak rate. Measured on one H200: 67 % (256 by 14336 by 4096, f32), 77 % (4096 cubed, f32), 82 % (8192

@@ -11,8 +11,8 @@ from math import prod
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput
+from kernel_lsp.gpu.graph_values import GRADIENT_PREFIX, GraphValues
 from kernel_lsp.gpu.specs import GpuSpec
-from kernel_lsp.gpu.values import GRADIENT_PREFIX, GraphValues
 
 US_PER_S = 1e6
 

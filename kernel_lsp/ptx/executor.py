@@ -21,7 +21,7 @@ from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
 from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START, WRITTEN_BY_KERNEL, WRITTEN_SUFFIX, Interruptions
 
-PROGRAM = "kernel_lsp.ptx.program"
+PROGRAM = "kernel_lsp.ptx.executor_process"
 DEFAULT_CPU_S = 60.0
 """Default maximum CPU time of the process per request, in seconds. Unlike elapsed time, it depends little on what else
 the machine does."""

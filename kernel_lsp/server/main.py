@@ -19,7 +19,7 @@ def serve() -> int:
         return EXIT_UNASKED
     if isinstance(initialized, Left):
         return EXIT_UNASKED
-    from kernel_lsp.server.program import run  # heavy import, deferred until the client has its answer
+    from kernel_lsp.server.server_loop import run  # heavy import, deferred until the client has its answer
 
     return run(connection, initialized)
 

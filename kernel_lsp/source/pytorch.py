@@ -12,7 +12,15 @@ from pathlib import Path
 from kernel_lsp.core.expression import free_names
 from kernel_lsp.core.task import InitArgument, InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
-from kernel_lsp.source.inference.proposal import EXAMPLES, INIT_PREFIX, Example, Proposal, Signature, needed, propose
+from kernel_lsp.source.inference.pragma_proposal import (
+    EXAMPLES,
+    INIT_PREFIX,
+    Example,
+    Proposal,
+    Signature,
+    needed,
+    propose,
+)
 from kernel_lsp.source.pragma import (
     NumberItem,
     Pragma,

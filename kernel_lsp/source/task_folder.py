@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernel_lsp.core.task import TargetSource
 from kernel_lsp.errors import TargetError
-from kernel_lsp.source.inference.proposal import Signature, needed, propose
+from kernel_lsp.source.inference.pragma_proposal import Signature, needed, propose
 from kernel_lsp.source.pragma import Pragma
 from kernel_lsp.source.python_file import FunctionNode, parameters_of, read_python_file
 

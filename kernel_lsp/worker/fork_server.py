@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     """Fork, start and wait, until a process ends for another reason."""
     with contextlib.suppress(Failure):  # reported by the answer to the first request
         need_torch()
-        importlib.import_module(".gpu.check", __package__)
+        importlib.import_module(".gpu.check_commands", __package__)
     first: dict[str, Any] | None = None
     following = _fork()
     while True:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .capture.program import quiet
+from .capture.exported_program import quiet
 from .failure import Failure, TargetFailure, short_message
 from .files import read_tensor, torch_dtype, write_tensor
 from .operators import operators

@@ -28,7 +28,7 @@ COMMANDS = {
     "prepare_capture": ("capture.capture", "prepare_capture"),
     "capture": ("capture.capture", "capture"),
     "try_inputs": ("task_facts", "try_inputs"),
-    "make_cases": ("cases.cases", "make_cases"),
+    "make_cases": ("cases.make_cases", "make_cases"),
     "run_library": ("library", "run_library"),
     "profile_trace": ("timing.baseline", "profile_trace"),
     "examine_task": ("task_facts", "examine_task"),
@@ -53,11 +53,11 @@ COMMANDS = {
     "write_timed": ("foreign.run", "write_timed"),
     "burst": ("foreign.run", "burst"),
     "open_device": ("gpu.device", "open_device"),
-    "warm_up": ("gpu.check", "warm_up"),
+    "warm_up": ("gpu.check_commands", "warm_up"),
     "load": ("gpu.run", "handle_load"),
-    "unload": ("gpu.check", "handle_unload"),
-    "check": ("gpu.check", "handle_check"),
-    "recheck": ("gpu.check", "handle_recheck"),
+    "unload": ("gpu.check_commands", "handle_unload"),
+    "check": ("gpu.check_commands", "handle_check"),
+    "recheck": ("gpu.check_commands", "handle_recheck"),
 }
 """Command -> (module, function)."""
 APART = frozenset({"try_inputs"})

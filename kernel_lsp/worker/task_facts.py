@@ -20,10 +20,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .capture.attempt import is_data_dependent
+from .capture.exported_program import quiet
 from .capture.inputs import CallInputs, TensorLeaf, inputs_of
 from .capture.lifting import state_of
 from .capture.load import Callee, LoadedFile, load_file, resolve
-from .capture.program import quiet
 from .capture.returned import flatten_outputs
 from .capture.robust_kbench import build, read_settings
 from .capture.validation import seeded

@@ -13,6 +13,7 @@ import pytest
 
 from kernel_lsp.engine.captures import Captures
 from kernel_lsp.engine.client import ENGINE
+from kernel_lsp.engine.engine_loop import PREFIX
 from kernel_lsp.engine.jobs import JobQueue
 from kernel_lsp.engine.messages import (
     Cancel,
@@ -27,7 +28,6 @@ from kernel_lsp.engine.messages import (
     RunList,
     RunResult,
 )
-from kernel_lsp.engine.program import PREFIX
 from kernel_lsp.engine.runner import AWAITED_NICENESS
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE

@@ -37,13 +37,13 @@ LIBRARY_TEXT = """// kernel-lsp: 1
 // library: aten::mm(a, b) -> (out)
 """
 WORKER = "kernel_lsp.worker"
-PARTS = ("shipped.cuda_runtime", "gpu.run", "gpu.check", "gpu.device")
+PARTS = ("shipped.cuda_runtime", "gpu.run", "gpu.check_commands", "gpu.device")
 TYPES = {"add": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_float]}
 
 
 @pytest.fixture(scope="module")
 def gpu() -> ModuleType:
-    return importlib.import_module(f"{WORKER}.gpu.check")
+    return importlib.import_module(f"{WORKER}.gpu.check_commands")
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def driver(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(part["gpu.run"], "current_stream", lambda index: 0)
     monkeypatch.setattr(part["gpu.run"], "on", lambda index: torch.device("cpu"))
     part["gpu.run"].inputs_on.cache_clear()
-    monkeypatch.setattr(part["gpu.check"], "_SESSIONS", {})
-    monkeypatch.setattr(part["gpu.check"], "on_device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(part["gpu.check_commands"], "_SESSIONS", {})
+    monkeypatch.setattr(part["gpu.check_commands"], "on_device", lambda index: contextlib.nullcontext())
     monkeypatch.setattr(part["gpu.device"], "synchronize", lambda device: None)
     monkeypatch.setattr(part["gpu.device"], "wait", lambda device, at_most_s: None)
     monkeypatch.setattr(part["gpu.device"], "total_bytes", lambda device: 1 << 30)
-    monkeypatch.setattr(part["gpu.check"], "load_candidate", lambda *_: candidate(fake, part["gpu.run"]))
+    monkeypatch.setattr(part["gpu.check_commands"], "load_candidate", lambda *_: candidate(fake, part["gpu.run"]))
     monkeypatch.setattr(part["gpu.device"], "unload_module", lambda module: None)
     monkeypatch.setitem(part["gpu.run"].LOADED, "candidate", candidate(fake, part["gpu.run"]))
     return fake

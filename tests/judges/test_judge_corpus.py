@@ -7,7 +7,7 @@ import tomllib
 from collections import Counter
 from pathlib import Path
 
-from kernel_lsp.evolve.run.calibration import FAULTY
+from kernel_lsp.evolve.run.judge_calibration import FAULTY
 from kernel_lsp.llm.judges.calibration import JUDGES
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.toolchain.integrity.masking import mask_comments

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from kernel_lsp.cli.judge import print_report
-from kernel_lsp.evolve.run.calibration import CalibrationReport
+from kernel_lsp.evolve.run.judge_calibration import CalibrationReport
 from kernel_lsp.llm.judges.calibration import COLUMNS
 
 ROOT = Path(__file__).parent.parent.parent

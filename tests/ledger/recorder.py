@@ -35,12 +35,12 @@ from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Limits, LoadedKernel
+from kernel_lsp.verify.cpu.cpu_device import CpuDevice, CpuKernel, Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun, KernelBuild, Skipped
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, Untimed
 from kernel_lsp.verify.model.cases import Case, Plan
 from kernel_lsp.verify.model.environment import UNWRITTEN, USUAL, Circumstances
-from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.check_kernel import find_task
 from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
 from kernel_lsp.verify.session.start import SessionStart

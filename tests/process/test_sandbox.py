@@ -235,7 +235,7 @@ async def test_foreign_code_reaches_no_secret_of_the_users_home(
 
 async def test_a_module_runs_confined_from_any_folder(tmp_path: Path) -> None:
     result = await run(
-        [sys.executable, "kernel_lsp.ptx.program"],
+        [sys.executable, "kernel_lsp.ptx.executor_process"],
         deadline_s=60,
         stdin=b'{"command": "run"}\n',
         directory=tmp_path,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from tests.ptx.harness import CUDA_FILE, CompileCuda, Executor

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kernel_lsp.core.verdict import Built
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 
 CUDA_FILE = "kernel.cu"
 BF16 = np.dtype("uint16")

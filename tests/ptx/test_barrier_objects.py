@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 from tests.ptx.harness import Executor
 
 SOURCE = """

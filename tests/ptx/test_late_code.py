@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.ptx.compile import jit
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 
 from .harness import CompileCuda, Executor
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 from tests.ptx.harness import Executor
 from tests.ptx.test_kernels import from_bf16, to_bf16
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 from tests.ptx.harness import Executor
 
 LANES = np.arange(32)[:, None]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from kernel_lsp.ptx.program import Session
+from kernel_lsp.ptx.executor_process import Session
 from kernel_lsp.ptx.races import layout as race_memory
 from tests.ptx.harness import Executor
 

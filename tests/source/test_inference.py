@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from kernel_lsp.source.inference.proposal import Example, Signature, propose
+from kernel_lsp.source.inference.pragma_proposal import Example, Signature, propose
 from kernel_lsp.source.pragma import PragmaLine, parse_pragma
 from kernel_lsp.source.python_file import FunctionNode, parse_python
 

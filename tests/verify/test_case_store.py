@@ -14,7 +14,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.process.case_files import CaseFiles, CaseOutput, CaseTensor, Rounding
-from kernel_lsp.verify.cpu.prepared import LoadedKernel
+from kernel_lsp.verify.cpu.cpu_device import LoadedKernel
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle import case_store
 from kernel_lsp.verify.oracle.case_store import CaseStore

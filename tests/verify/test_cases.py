@@ -9,7 +9,7 @@ import pytest
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.task import Configuration, Task
-from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER
+from kernel_lsp.verify.cpu.cpu_device import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,
     Sizes,

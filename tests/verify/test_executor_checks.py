@@ -12,6 +12,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.verdict import CaseResult
 from kernel_lsp.verify.cpu import executor_checks
+from kernel_lsp.verify.cpu.cpu_device import LoadedKernel, Profile
 from kernel_lsp.verify.cpu.executor_checks import (
     FULL_BUDGET_S,
     FULL_LIMITS,
@@ -23,7 +24,6 @@ from kernel_lsp.verify.cpu.executor_checks import (
     check,
     sample_of,
 )
-from kernel_lsp.verify.cpu.prepared import LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case, Plan, Progress
 from tests.verify.copies import prepared

@@ -10,7 +10,7 @@ import pytest
 from kernel_lsp.core.task import TensorInput
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.verify.session.check import find_planned_task
+from kernel_lsp.verify.session.check_kernel import find_planned_task
 
 MODEL = "import torch\n\n\ndef scale(x):\n    return x * 2\n"
 KERNEL = (

@@ -12,9 +12,9 @@ import pytest
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Correct, Mismatch, TimedOut
 from kernel_lsp.ptx.executor import BlockSample
-from kernel_lsp.verify.cpu import executor_checks, prepared
-from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel, TooLittleWritten
-from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.cpu import cpu_device, executor_checks
+from kernel_lsp.verify.cpu.cpu_device import Limits, LoadedKernel, TooLittleWritten
+from kernel_lsp.verify.session.check_kernel import check_kernel
 
 N_BLOCKS = 264
 """Large blocks that an H200 holds at once."""
@@ -66,12 +66,12 @@ async def test_a_grid_too_large_to_run_whole_is_refused_as_a_mismatch_is(monkeyp
 
     async def files(case: Any) -> None: ...
 
-    monkeypatch.setattr(prepared, "read_expectations", lambda files: ())
+    monkeypatch.setattr(cpu_device, "read_expectations", lambda files: ())
     none, sample = cast(Any, None), BlockSample(12)
     kernel = LoadedKernel(cast(Any, SimpleNamespace(run=run)), cast(Any, SimpleNamespace(get=files)), *[none] * 4)
     found = await kernel.run(none, none, Limits(1, 20_000_000_000, 1.0), sample)
     assert found == Mismatch(message="too little", failed=failed)
-    assert asked == [(sample, 20_000_000_000), (None, prepared.MAX_CONFIRMED)]
+    assert asked == [(sample, 20_000_000_000), (None, cpu_device.MAX_CONFIRMED)]
 
 
 async def test_a_grid_that_leaves_rows_out_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

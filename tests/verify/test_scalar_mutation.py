@@ -14,7 +14,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.core.verdict import CheckOutcome, Mismatch
 from kernel_lsp.verify.model.resolved_kernel import Prepared
-from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.check_kernel import find_task
 from kernel_lsp.verify.session.scalar_mutation import (
     FRACTIONS,
     NEGATIVE,

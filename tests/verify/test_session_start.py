@@ -17,7 +17,7 @@ from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
 from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 from kernel_lsp.verify.session import evaluation
 from kernel_lsp.verify.session import start as session_start
-from kernel_lsp.verify.session.check import find_task
+from kernel_lsp.verify.session.check_kernel import find_task
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart, gpu_number, may_use_gpu
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.verify.gpu import prepared
-from kernel_lsp.verify.gpu.prepared import SpareFiles
+from kernel_lsp.verify.gpu import gpu_kernel
+from kernel_lsp.verify.gpu.gpu_kernel import SpareFiles
 
 
 @pytest.fixture
 def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "LEAST_BYTES", 10)
-    monkeypatch.setattr(prepared, "MAX_BYTES", 100)
+    monkeypatch.setattr(gpu_kernel, "LEAST_BYTES", 10)
+    monkeypatch.setattr(gpu_kernel, "MAX_BYTES", 100)
 
 
 def _folder(path: Path, **sizes: int) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_lsp.verify.foreign.cases import _in_memory
+from kernel_lsp.verify.foreign.foreign_cases import _in_memory
 from kernel_lsp.verify.oracle.case_store import read_expectations
 from kernel_lsp.verify.oracle.compare import Expectation, compare, is_within_budget
 from tests.worker.capturing import capture_text, make_case, tensor

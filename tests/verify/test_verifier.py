@@ -20,15 +20,15 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Stalled, Unsupported, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.agent.tools import AgentTools
-from kernel_lsp.evolve.run.calibration import label
 from kernel_lsp.evolve.run.export_source import checked_winner
+from kernel_lsp.evolve.run.judge_calibration import label
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.evolve.run.request import SeedKernel
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.ptx import executor
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.verify.probes import far_sizes
-from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.check_kernel import check_kernel
 from kernel_lsp.verify.session.evaluation import NOT_LOOKED_FURTHER
 from kernel_lsp.verify.session.scalar_mutation import MutatedTask
 from kernel_lsp.verify.session.session import Session

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernel_lsp.worker import protocol
-from kernel_lsp.worker.cases import cases
+from kernel_lsp.worker.cases import make_cases
 from kernel_lsp.worker.failure import TargetFailure
 
 
@@ -28,15 +28,15 @@ def test_a_refused_case_is_freed_before_memory_is_given_back(monkeypatch: pytest
             raise TargetFailure(f"refused: {error}") from None
         return {}
 
-    monkeypatch.setattr(cases, "WARM", SimpleNamespace(find=lambda configuration: SimpleNamespace()))
-    monkeypatch.setattr(cases, "bind_sizes", lambda captured, shapes: ({}, ""))
-    monkeypatch.setattr(cases, "_cannot_make", lambda captured, family, sizes, is_backward: "")
-    monkeypatch.setattr(cases, "threads_for", lambda shapes: nullcontext())
-    monkeypatch.setattr(cases, "_with_integers", refuse)
-    monkeypatch.setattr(cases, "give_back_memory", lambda gpu: given_back.append((gpu, held[0]() is None)))
+    monkeypatch.setattr(make_cases, "WARM", SimpleNamespace(find=lambda configuration: SimpleNamespace()))
+    monkeypatch.setattr(make_cases, "bind_sizes", lambda captured, shapes: ({}, ""))
+    monkeypatch.setattr(make_cases, "_cannot_make", lambda captured, family, sizes, is_backward: "")
+    monkeypatch.setattr(make_cases, "threads_for", lambda shapes: nullcontext())
+    monkeypatch.setattr(make_cases, "_with_integers", refuse)
+    monkeypatch.setattr(make_cases, "give_back_memory", lambda gpu: given_back.append((gpu, held[0]() is None)))
     request = {"family": "normal", "operation": "forward", "shapes": {}, "device": 2}
     with pytest.raises(TargetFailure, match="refused"):
-        cases.make_cases(request)
+        make_cases.make_cases(request)
     assert given_back == [(2, True)]
 
 

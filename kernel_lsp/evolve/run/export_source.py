@@ -13,7 +13,7 @@ from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.archive import existing_archive
 from kernel_lsp.plan.parser import parse_or_raise
-from kernel_lsp.verify.session.check import find_planned_task, read_kernel
+from kernel_lsp.verify.session.check_kernel import find_planned_task, read_kernel
 from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
 

@@ -19,7 +19,7 @@ from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.array_bounds import row_reaches, thread_reaches
 from kernel_lsp.rules.cuda.declare import launches_in
-from kernel_lsp.rules.cuda.host.values import axes, expanded, known_value
+from kernel_lsp.rules.cuda.host.integer_values import axes, expanded, known_value
 from kernel_lsp.rules.cuda.memory.strides import vector_casts
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.numbers.index_products import IndexProduct, index_products

@@ -20,7 +20,7 @@ from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.estimate import estimate_baselines, estimate_operation, time_floor
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample
-from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER, Limits, LoadedKernel, Profile
+from kernel_lsp.verify.cpu.cpu_device import WATCHED_ORDER, Limits, LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Skipped
 from kernel_lsp.verify.model.cases import Case, Plan, captured_sizes, graph_of
 from kernel_lsp.verify.model.environment import (

@@ -23,7 +23,7 @@ from kernel_lsp.toolchain.integrity.conditionals import foreign_conditions
 from kernel_lsp.toolchain.integrity.masking import mask_literals
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS, program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
 from kernel_lsp.verify.model.resolved_kernel import Prepared, kernel_names
 
 DEPOT = "__local_depot"

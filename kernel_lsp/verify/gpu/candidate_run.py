@@ -15,7 +15,7 @@ from typing import Any
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.toolchain.integrity.ptx_text import kernels_hash
 from kernel_lsp.verify.devices.device import DeviceCase
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuKernel, GpuReport, Launched
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.timing.result import NotTimed, Timed, TimedOperation, TimingFailure, verdict_of
 

@@ -19,8 +19,8 @@ from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
-from kernel_lsp.verify.gpu.device import GpuDevice, TurnElsewhere
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice, TurnElsewhere
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome

@@ -23,7 +23,7 @@ from kernel_lsp.gpu.eager import eager_run
 from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import BlockSample
 from kernel_lsp.toolchain.integrity.ptx_text import PtxText, Statement, read_ptx
-from kernel_lsp.verify.cpu.prepared import Limits, LoadedKernel
+from kernel_lsp.verify.cpu.cpu_device import Limits, LoadedKernel
 from kernel_lsp.verify.devices.device import CaseRun
 from kernel_lsp.verify.model.cases import (
     LATE_EXTREMES,

@@ -12,7 +12,7 @@ from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.process.gc_pause import paused_collection
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
-from kernel_lsp.verify.cpu.prepared import WATCHED_ORDER
+from kernel_lsp.verify.cpu.cpu_device import WATCHED_ORDER
 from kernel_lsp.verify.model.cases import (
     GREATEST_INTEGERS,
     OFFSET_FAMILY,

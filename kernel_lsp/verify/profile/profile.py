@@ -52,7 +52,7 @@ from kernel_lsp.verify.profile.tools import (
     run_sanitizers,
     run_tidy,
 )
-from kernel_lsp.verify.session.check import find_planned_task, read_kernel
+from kernel_lsp.verify.session.check_kernel import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session

@@ -35,6 +35,7 @@ from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.ptx.executor import NoAnswer
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
+from kernel_lsp.verify.cpu.cpu_device import CpuKernel, LoadedKernel
 from kernel_lsp.verify.cpu.executor_checks import (
     NOT_SCREENED,
     RANKED_WAIT_S,
@@ -48,7 +49,6 @@ from kernel_lsp.verify.cpu.executor_checks import (
     screened_cases,
 )
 from kernel_lsp.verify.cpu.executor_pool import N_LOOKS
-from kernel_lsp.verify.cpu.prepared import CpuKernel, LoadedKernel
 from kernel_lsp.verify.devices.building import (
     N_CASES_ELSEWHERE,
     all_names,

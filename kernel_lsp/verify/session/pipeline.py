@@ -22,13 +22,13 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.integrity.audit import audit
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
+from kernel_lsp.verify.cpu.cpu_device import CpuDevice, CpuKernel, Profile
 from kernel_lsp.verify.cpu.executor_checks import FULL_LIMITS
-from kernel_lsp.verify.cpu.prepared import CpuDevice, CpuKernel, Profile
 from kernel_lsp.verify.devices.building import candidate_request
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import MANY_PROCESSORS
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES, Case, Progress
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared, plan_failure, prepare

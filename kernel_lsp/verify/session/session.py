@@ -29,11 +29,11 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import Compiler
 from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
-from kernel_lsp.verify.cpu.prepared import CpuDevice
+from kernel_lsp.verify.cpu.cpu_device import CpuDevice
 from kernel_lsp.verify.devices.building import build_ahead
-from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.devices.device_names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
 from kernel_lsp.verify.gpu.slot import GpuSlot, SlotWorker
 from kernel_lsp.verify.session.pipeline import MAX_SLOTS, MIN_SLOTS, N_SLOTS, Platform
 from kernel_lsp.verify.session.several_gpus import GpuProcess, SpreadVerifier, Start

@@ -27,7 +27,7 @@ from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.channel import Channel
 from kernel_lsp.process.supervisor import scrubbed_environment
 from kernel_lsp.verify.gpu.checks import MeasuringGpu
-from kernel_lsp.verify.gpu.device import Load
+from kernel_lsp.verify.gpu.gpu_device import Load
 from kernel_lsp.verify.model.cases import Depth
 from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.verifier import Verifier

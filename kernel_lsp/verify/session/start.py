@@ -24,7 +24,7 @@ from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.interpreter import find_python, named_python
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.devices.device_names import parse_device
 
 MEMORY_FOLDER = Path("/dev/shm")
 MIN_FREE_IN_MEMORY_BYTES = 16 << 30

@@ -11,13 +11,13 @@ import torch
 
 from ..failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from ..host import without_cuda
-from ..names import NamePool
+from ..valid_names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .captured import Argument, Captured, is_lifted
+from .exported_program import Dim, Program, Wrapper, export_program, user_outputs
 from .graph import GraphReader, GraphText, is_random
 from .inputs import CallInputs
 from .load import Callee
-from .program import Dim, Program, Wrapper, export_program, user_outputs
 from .returned import returned_names
 from .symbols import (
     Inexpressible,

@@ -10,7 +10,7 @@ import torch
 
 from ..failure import TargetFailure
 from .decomposed import FOR_AUTOGRAD, bags_as_rows
-from .program import RECURRENT, Program, quiet, user_outputs
+from .exported_program import RECURRENT, Program, quiet, user_outputs
 
 GRADIENT = "grad_"
 

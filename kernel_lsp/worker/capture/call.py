@@ -10,12 +10,12 @@ import torch
 from ..failure import TargetFailure
 from .attempt import Attempt, MustFix, StillRandom
 from .captured import Captured
+from .exported_program import Dim, Wrapper, all_dims
 from .inputs import CallInputs
 from .lifting import with_draws
 from .load import Callee
 from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .numbers import find_numbers
-from .program import Dim, Wrapper, all_dims
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
 MODE_NOTE = "captured in eval mode: training mode computes something else"

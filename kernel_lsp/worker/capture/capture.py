@@ -20,12 +20,12 @@ from ..files import PLAN_NAMES
 from ..host import take_asked
 from .call import capture_call, prepare_module, refuse_empty
 from .captured import WARM, Argument, Captured, bind_sizes
+from .exported_program import decompositions
 from .inputs import CallInputs, Leaf, ScalarLeaf, TensorLeaf, inputs_of
 from .lifting import lifted, state_of
 from .load import Callee, LoadedFile, load_file, resolve
 from .modes import choose_mode, method_of, module_settings
 from .numbers import attribute_place
-from .program import decompositions
 from .robust_kbench import MAX_CONFIGURATIONS, Settings, build, read_settings
 from .symbols import symbol_of
 
@@ -35,7 +35,7 @@ def prepare_capture(_: dict[str, Any]) -> dict[str, Any]:
     still imports its own modules."""
     import torch._dynamo  # by `torch.export`, at its first use
 
-    from ..cases import cases  # noqa: F401 (to have it imported)
+    from ..cases import make_cases  # noqa: F401 (to have it imported)
 
     with contextlib.suppress(ImportError):  # a private name of torch's: without it torch imports the module on demand
         import torch.export._trace  # noqa: F401 (to have it imported)

@@ -14,10 +14,10 @@ from ..cases.families import near_own_values, own_generator
 from ..files import place_of, write_tensor
 from ..operators import is_a
 from .backward import BackwardProgram
+from .exported_program import Placeholder, Program, Wrapper
 from .graph import GraphText
 from .inputs import CallInputs, StateOf
 from .load import Callee
-from .program import Placeholder, Program, Wrapper
 from .symbols import Bounds, SymbolTable, expression_of, is_settled
 
 LARGE_BYTES = 256 << 20

@@ -15,7 +15,7 @@ import torch
 from ..failure import TargetFailure
 from ..files import PLAN_NAMES, plan_dtype
 from ..operators import is_a
-from .program import OWNER
+from .exported_program import OWNER
 from .source_lines import SourceLines
 from .symbols import Inexpressible, SymbolTable, is_settled
 

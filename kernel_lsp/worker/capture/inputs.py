@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from ..failure import TargetFailure
 from ..files import plan_dtype, torch_dtype
 from ..large_random import untouched
-from ..names import identifier
+from ..valid_names import identifier
 from .load import LoadedFile, call_user, find_symbol
 
 CAPTURED_SCALARS = (bool, int, float)

@@ -18,10 +18,10 @@ from typing import Any, Callable
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..names import identifier
+from ..valid_names import identifier
+from .exported_program import shapes_alone
 from .inputs import CallInputs, StateOf, TensorLeaf
 from .load import Callee
-from .program import shapes_alone
 
 DROPOUT = "nn.functional.dropout"
 CREATIONS = ("randn", "rand", "randn_like", "rand_like")

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 import torch
 
-from ..names import NamePool
+from ..valid_names import NamePool
 from .attempt import Attempt, MustFix, StillRandom
 from .attribute_reads import named_parts
 from .captured import Captured, ModuleNumber

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..names import NamePool
 from ..operators import is_a
+from ..valid_names import NamePool
 from .graph import FULL_END
 from .source_lines import SourceLines
 from .symbols import SymbolTable

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from ..names import identifier
+from ..valid_names import identifier
 
 
 def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str, torch.Tensor]]:

@@ -20,7 +20,7 @@ import sympy
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from ..names import NamePool
+from ..valid_names import NamePool
 
 NAMES_BY_RANK = {1: "N", 2: "BD", 3: "BTD", 4: "BCHW", 5: "BCDHW"}
 """Names of dims, by rank, where neither pragma nor code names them."""

@@ -10,14 +10,14 @@ import sympy
 import torch
 
 from ..files import PLAN_NAMES
-from ..names import snake_case
 from ..operators import is_a, number
 from ..shipped.operator_settings import UNCOMPARABLE
+from ..valid_names import snake_case
 from .attribute_reads import owner_of
 from .captured import Argument, Captured, ModuleNumber, is_lifted
+from .exported_program import user_outputs
 from .inputs import ScalarLeaf, TensorLeaf
 from .modes import method_of, mode_settings, module_code, module_settings, module_ties
-from .program import user_outputs
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .symbols import symbol_of
 from .validation import agrees_at, largest_size_that_holds, smallest_size_that_agrees

@@ -12,7 +12,7 @@ import torch
 from ..host import threads_for, without_cuda
 from .backward import BackwardProgram
 from .captured import Captured
-from .program import OWNER, eagerly, quiet, user_outputs
+from .exported_program import OWNER, eagerly, quiet, user_outputs
 from .symbols import expression_of
 
 SMALL_SIZE, LEAST_SIZE = 6, 2

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..capture.backward import BackwardProgram
-from ..capture.program import user_outputs
+from ..capture.exported_program import user_outputs
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a

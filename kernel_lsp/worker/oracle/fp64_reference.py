@@ -16,7 +16,7 @@ import torch
 
 from ..capture.backward import GRADIENT
 from ..capture.captured import Captured
-from ..capture.program import Program, user_outputs
+from ..capture.exported_program import Program, user_outputs
 from ..capture.validation import call_original, differentiate, leaves_of
 from ..cases.case_values import Case, placeholder_values, widened
 from ..cases.families import GRADIENT_FAMILIES, GRADIENT_SCALES, NARROW_SCALE, draw

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..capture.captured import Captured
-from ..capture.program import quiet
+from ..capture.exported_program import quiet
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..failure import Failure

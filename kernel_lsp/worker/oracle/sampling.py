@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from ..capture.captured import Captured
-from ..capture.program import quiet, user_outputs
+from ..capture.exported_program import quiet, user_outputs
 from ..capture.symbols import expression_of, symbol_of
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator

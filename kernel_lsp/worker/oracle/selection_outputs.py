@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..capture.captured import Captured
-from ..capture.program import user_outputs
+from ..capture.exported_program import user_outputs
 from ..cases.case_values import Case, placeholder_values
 from ..cases.families import own_generator
 from ..operators import is_a

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 import torch._functorch.config
 
+from ..capture.exported_program import quiet
 from ..capture.load import load_file
-from ..capture.program import quiet
 from ..capture.reference import compile_reference
 from ..failure import EnvironmentFailure, Failure, short_message
 from ..files import device_of, read_tensor

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster
 from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.tree import descendants
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
 from kernel_lsp.verify.gpu.slot import GpuSlot
 from tests.verify.gpu.harness import FAKE, LIGHT, StubCompiler
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.verify.cpu.prepared import CpuDevice, Limits
+from kernel_lsp.verify.cpu.cpu_device import CpuDevice, Limits
 from kernel_lsp.verify.devices.device import Device
 from tests.verify.gpu.harness import gpu
 

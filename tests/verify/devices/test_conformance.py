@@ -14,7 +14,7 @@ import pytest
 from kernel_lsp.core.verdict import Crashed, Mismatch, Rejected, TimedOut
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Device, LoadFailure
-from kernel_lsp.verify.gpu import prepared as gpu_prepared
+from kernel_lsp.verify.gpu import gpu_kernel
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from tests.verify.gpu.harness import LARGE, SMALL, NoClock
 
@@ -26,7 +26,7 @@ FAULTS = {"wrong_value": (Mismatch,), "overrun": (Crashed,), "endless_loop": (Ti
 
 @pytest.fixture(params=ROWS)
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Opened:
-    monkeypatch.setattr(gpu_prepared, "CASE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(gpu_kernel, "CASE_DEADLINE_S", 3.0)
     row = ROWS[request.param]
     return partial(row, request.getfixturevalue(fixture)) if (fixture := FIXTURES.get(request.param)) else row
 

@@ -20,9 +20,9 @@ from kernel_lsp.process.remote import FORK_SERVER, RemoteWorker
 from kernel_lsp.process.supervisor import Answered, Conversation
 from kernel_lsp.process.tree import descendants
 from kernel_lsp.process.worker_client import WORKER_PROGRAM
-from kernel_lsp.verify.devices.names import parse_device
+from kernel_lsp.verify.devices.device_names import parse_device
 from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuReport
 from tests.verify.gpu.harness import SMALL, NoClock, run
 
 from .ray_slots import kill_an_actor, light_python, slots

@@ -17,9 +17,9 @@ import pytest
 from kernel_lsp.errors import EnvironmentProblem, SettingError
 from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.process.ssh import Machine
-from kernel_lsp.verify.devices.names import DeviceName, Remote, parse_device
-from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuReport
+from kernel_lsp.verify.devices.device_names import DeviceName, Remote, parse_device
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuReport
 from kernel_lsp.verify.gpu.slot import OPEN_DEADLINE_S
 from tests.verify.gpu.harness import SMALL, gpu, run
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.plan import BoundOperation, BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Crashed, Mismatch, TimedOut
 from kernel_lsp.process.case_files import CaseFiles, CaseTensor, Rounding
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
-from kernel_lsp.verify.foreign.cases import ForeignCase, Judge, run_case
+from kernel_lsp.verify.foreign.foreign_cases import ForeignCase, Judge, run_case
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import Case

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.core.verdict import CaseResult, Rejected
-from kernel_lsp.verify.foreign.check import _kept_threads
+from kernel_lsp.verify.foreign.check_foreign import _kept_threads
 
 from .harness import Bench, model, started
 

@@ -13,11 +13,11 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.verdict import CaseResult, Verdict
 from kernel_lsp.process.case_files import Rounding
-from kernel_lsp.verify.foreign.cases import describe_tolerance, judge_elementwise
-from kernel_lsp.verify.foreign.check import NO_KERNEL, contract_of
+from kernel_lsp.verify.foreign.check_foreign import NO_KERNEL, contract_of
+from kernel_lsp.verify.foreign.foreign_cases import describe_tolerance, judge_elementwise
 from kernel_lsp.verify.foreign.process import ForeignProcess
 from kernel_lsp.verify.oracle.compare import Expectation
-from kernel_lsp.verify.session.check import check_kernel
+from kernel_lsp.verify.session.check_kernel import check_kernel
 
 TASK = """
 import torch

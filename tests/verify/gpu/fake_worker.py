@@ -144,9 +144,9 @@ class Driver:
 def _install(device: Device, n_devices: int) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
     part("shipped.cuda_runtime")._driver = driver
-    part("gpu.run").on = part("gpu.check").on = lambda index: cpu
+    part("gpu.run").on = part("gpu.check_commands").on = lambda index: cpu
     part("gpu.run").current_stream = lambda index: 0
-    for name in ("gpu.check", "gpu.run", "gpu.device"):
+    for name in ("gpu.check_commands", "gpu.run", "gpu.device"):
         part(name).on_device = lambda index: contextlib.nullcontext()
     for name in ("gpu.run", "gpu.device"):
         part(name).make_context_current = lambda index: None

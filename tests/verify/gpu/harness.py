@@ -21,8 +21,8 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
-from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.gpu.slot import GpuSlot, SlotWorker
 from kernel_lsp.verify.model.cases import Case, StageTimes
 from kernel_lsp.verify.oracle.compare import Expectation

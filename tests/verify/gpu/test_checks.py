@@ -16,7 +16,7 @@ from kernel_lsp.core.verdict import CheckOutcome, Crashed, Unsupported
 from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu.checks import GpuChecks, MeasuringGpu, on_one_of
-from kernel_lsp.verify.gpu.device import GpuDevice, Load, Turns
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice, Load, Turns
 from kernel_lsp.verify.model.cases import Case, Progress
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation

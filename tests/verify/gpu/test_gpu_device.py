@@ -18,10 +18,9 @@ from kernel_lsp.process.case_files import Slices
 from kernel_lsp.process.supervisor import Overran
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.verify.devices.device import DeviceCase
-from kernel_lsp.verify.gpu import device as gpu_device
-from kernel_lsp.verify.gpu import prepared as gpu_prepared
-from kernel_lsp.verify.gpu.device import GpuLock, Turns
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuKernel, GpuReport
+from kernel_lsp.verify.gpu import gpu_device, gpu_kernel
+from kernel_lsp.verify.gpu.gpu_device import GpuLock, Turns
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuKernel, GpuReport
 from kernel_lsp.verify.gpu.slot import lost_by
 
 from .harness import FAKE, LARGE, SICK, SMALL, gpu, run, worker
@@ -40,7 +39,7 @@ FAULTS: dict[str, type[GpuFailure]] = {  # type: ignore[valid-type]
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop without end costs one of them."""
-    monkeypatch.setattr(gpu_prepared, "CASE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(gpu_kernel, "CASE_DEADLINE_S", 3.0)
 
 
 async def test_a_right_candidate_is_right_in_every_case(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from kernel_lsp.core.verdict import CaseResult, CheckOutcome, Crashed, Mismatch,
 from kernel_lsp.errors import TargetError
 from kernel_lsp.verify.devices.device import DeviceCase
 from kernel_lsp.verify.gpu import candidate_run as gpu_attempt
-from kernel_lsp.verify.gpu import prepared as gpu_prepared
-from kernel_lsp.verify.gpu.device import GpuDevice
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuReport
+from kernel_lsp.verify.gpu import gpu_kernel
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuReport
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from kernel_lsp.verify.timing.rounds import Asker
@@ -60,14 +60,14 @@ async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> G
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     """Every judgement takes a while, and is kept in it."""
-    clock, judge = Log(), gpu_prepared._judge_copies
+    clock, judge = Log(), gpu_kernel._judge_copies
 
     def slowly(case: DeviceCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
         time.sleep(SLOW_S)
         clock.judged()
         return judge(case, paths, device)
 
-    monkeypatch.setattr(gpu_prepared, "_judge_copies", slowly)
+    monkeypatch.setattr(gpu_kernel, "_judge_copies", slowly)
     return clock
 
 
@@ -105,7 +105,7 @@ def test_every_result_that_a_tensor_holds_is_compared(tmp_path: Path) -> None:
     for holder, expected, outcome in (("out", right, CaseResult), ("out", wrong, Mismatch), ("x", right, Mismatch)):
         bound = given.bound.model_copy(update={"returns": {"out": "out", "again": holder}})
         both = replace(given, bound=bound, expectations=(right, expected))
-        assert isinstance(gpu_prepared._judge_copies(both, {"out": tmp_path / "out.bin"}, "a GPU"), outcome)
+        assert isinstance(gpu_kernel._judge_copies(both, {"out": tmp_path / "out.bin"}, "a GPU"), outcome)
 
 
 async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -> CheckOutcome | None:
@@ -221,14 +221,14 @@ async def test_a_wrong_value_is_told_before_what_a_second_run_did(
 
 
 async def test_a_cancelled_judgement_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, let_go, judge = threading.Event(), threading.Event(), gpu_prepared._judge_copies
+    begun, let_go, judge = threading.Event(), threading.Event(), gpu_kernel._judge_copies
 
     def waits(case: DeviceCase, paths: Mapping[str, Path], device: str) -> CaseResult | Mismatch:
         begun.set()
         let_go.wait(20)
         return judge(case, paths, device)
 
-    monkeypatch.setattr(gpu_prepared, "_judge_copies", waits)
+    monkeypatch.setattr(gpu_kernel, "_judge_copies", waits)
     async with gpu(tmp_path) as device:
         running = asyncio.create_task(run(device, tmp_path, "affine"))
         assert await asyncio.to_thread(begun.wait, 20)

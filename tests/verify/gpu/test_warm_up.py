@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.verify.gpu.prepared import GpuReport
+from kernel_lsp.verify.gpu.gpu_kernel import GpuReport
 from kernel_lsp.verify.gpu.slot import GpuSlot
 
 from .harness import gpu, run

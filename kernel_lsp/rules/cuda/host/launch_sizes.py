@@ -11,9 +11,17 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.integer_values import (
+    axes,
+    definition,
+    expanded,
+    known_value,
+    launch_parts,
+    returned,
+    said,
+)
 from kernel_lsp.rules.cuda.host.launch_shapes import counts_elements
 from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
-from kernel_lsp.rules.cuda.host.values import axes, definition, expanded, known_value, launch_parts, returned, said
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.variables import type_bytes

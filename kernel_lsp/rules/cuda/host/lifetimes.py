@@ -9,8 +9,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in
+from kernel_lsp.rules.cuda.host.integer_values import calls_by_others
 from kernel_lsp.rules.cuda.host.pointers import WAITS
-from kernel_lsp.rules.cuda.host.values import calls_by_others
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.rule import Hit
 

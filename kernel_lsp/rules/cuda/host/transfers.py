@@ -9,8 +9,8 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
+from kernel_lsp.rules.cuda.host.integer_values import calls_by_others, definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.host.owners import owner_of_call
-from kernel_lsp.rules.cuda.host.values import calls_by_others, definition, expanded, known_value, launch_parts
 from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, type_parameters
 from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.model import Function

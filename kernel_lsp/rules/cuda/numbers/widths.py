@@ -9,7 +9,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import WARNING, declare, hit
-from kernel_lsp.rules.cuda.host.values import known_value
+from kernel_lsp.rules.cuda.host.integer_values import known_value
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.variables import WIDE_INTEGERS, Variable, parameters_of, type_bytes, type_facts

@@ -33,7 +33,7 @@ from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.source.extension import ForeignSource, python_findings
 from kernel_lsp.toolchain.extension.facts import ExtensionBuilt
-from kernel_lsp.verify.foreign.cases import (
+from kernel_lsp.verify.foreign.foreign_cases import (
     OVERRUN,
     ForeignCase,
     Judge,
@@ -51,7 +51,7 @@ from kernel_lsp.verify.foreign.process import (
     accepted_build,
     refused,
 )
-from kernel_lsp.verify.gpu.device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
 from kernel_lsp.verify.gpu.slot import Lost
 from kernel_lsp.verify.model.cases import OperationKind, Progress, graph_of
 from kernel_lsp.verify.oracle.case_store import CaseStore

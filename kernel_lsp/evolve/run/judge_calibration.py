@@ -42,7 +42,7 @@ from kernel_lsp.llm.recording import RecordedReply, read_recording
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 from kernel_lsp.llm.specs import Roster, check_keys
 from kernel_lsp.plan.parser import parse
-from kernel_lsp.verify.session.check import find_task, read_kernel
+from kernel_lsp.verify.session.check_kernel import find_task, read_kernel
 from kernel_lsp.verify.session.session import Session
 
 WITHHELD = "not run yet"

@@ -28,7 +28,7 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.verify.devices.device import KernelBuild
 from kernel_lsp.verify.gpu.candidate_run import Attempt
-from kernel_lsp.verify.gpu.prepared import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles
+from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuKernel, GpuReport, SpareFiles
 from kernel_lsp.verify.gpu.slot import MAX_DISCONNECTED, REPEAT, GpuFacts, GpuSlot, OutOfService
 from kernel_lsp.verify.model.cases import StageTimes
 

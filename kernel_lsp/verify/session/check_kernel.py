@@ -17,7 +17,7 @@ from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.verify.foreign.check import check_foreign
+from kernel_lsp.verify.foreign.check_foreign import check_foreign
 from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.pipeline import DEVICE_NAME
 from kernel_lsp.verify.session.plain_build import (
