@@ -1,20 +1,23 @@
-"""Sums and indices that are exact in floating point only up to some size, and the sizes beyond."""
+"""Sums that are exact in floating point only up to some size, the sizes beyond, and how much a long sum may be off."""
 
 from __future__ import annotations
 
 import pytest
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.plan import BoundTensor
 from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, Symbol, Task, TaskTensor, TensorType
-from kernel_lsp.core.verdict import Built
+from kernel_lsp.core.verdict import Built, CaseResult
 from kernel_lsp.toolchain.integrity.ptx_text import read_ptx
 from kernel_lsp.verify.model.cases import Sizes
 from kernel_lsp.verify.model.resolved_kernel import Prepared, prepare
+from kernel_lsp.verify.oracle.judgement import _drift
 from kernel_lsp.verify.probes.finder import finder_of
 from kernel_lsp.verify.probes.sums import (
     _kept_bits,
     families_of_sums,
     has_inexact_places,
+    has_one_long_sum,
     sizes_beyond_exact_sums,
 )
 
@@ -147,3 +150,55 @@ PLACE = ("mov.u32 %r1, %ctaid.x", "mov.u32 %r2, %tid.x", "mad.lo.s32 %r3, %r1, 2
 def test_inexact_places_are_found(lines: tuple[str, ...], is_found: bool) -> None:
     body = "\n".join(f"    {line};" for line in lines)
     assert has_inexact_places(read_ptx(f".visible .entry k()\n{{\n{body}\n}}\n")) is is_found
+
+
+MILLION = {"N": 1 << 20}
+
+
+def graph(*steps: tuple[str, tuple[str, ...]]) -> Graph:
+    """Each step of the one before; the first of `x`."""
+    nodes = [
+        GraphNode(
+            name=f"n{i}",
+            op=op,
+            arguments=({"node": f"n{i - 1}" if i else "x"},),
+            types=(TensorType(dtype=DType.F32, shape=shape),),
+        )
+        for i, (op, shape) in enumerate(steps)
+    ]
+    x = TensorType(dtype=DType.F32, shape=("N",))
+    return Graph(
+        inputs=("x",),
+        input_types=(x,),
+        nodes=tuple(nodes),
+        outputs=(GraphOutput(name="out", node=nodes[-1].name, type=nodes[-1].types[0]),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_long"),
+    [
+        ((("aten.sum.default", ()),), True),
+        ((("aten.sigmoid.default", ("N",)), ("aten.mean.default", ())), True),
+        ((("aten.sum.dim_IntList", ("N // 1024",)),), False),
+        ((("aten.amax.default", ()),), False),
+        ((("aten.mean.default", ()), ("aten.sub.Tensor", ("N",)), ("aten.sum.default", ())), False),
+        ((("aten.relu.default", ("N",)),), False),
+    ],
+    ids=["a sum", "of a function", "of rows", "a maximum", "of distances from the mean", "no sum"],
+)
+def test_one_long_sum_is_found(steps: tuple[tuple[str, tuple[str, ...]], ...], is_long: bool) -> None:
+    assert has_one_long_sum(graph(*steps), MILLION) is is_long
+    assert not has_one_long_sum(graph(*steps), {"N": 1 << 16})
+
+
+def drift(n: int) -> float:
+    case = CaseResult(
+        operation="forward", family="constant_rows", shapes={"x": (n,)}, n_blocks=1, n_blocks_run=1, errors=()
+    )
+    return _drift("constant_rows", case, BoundTensor(name="out", dtype=DType.F32, shape=(), role="output"), False)
+
+
+def test_a_sum_of_equal_terms_may_drift_as_far_as_a_lane_of_one_warp_does() -> None:
+    assert drift(4096) == pytest.approx(4096 * 2.0**-25)
+    assert drift(1 << 20) == drift(1 << 15) < 1e-3
