@@ -24,14 +24,14 @@ MAX_OTHER_THREADS = 256
 
 
 def next_row_values(
-    group: RowGroup, schedule: RowSchedule, kept: Sequence[Access], n_columns: int, *, is_open: bool
+    group: RowGroup, schedule: RowSchedule, reused: Sequence[Access], n_columns: int, *, is_open: bool
 ) -> tuple[int, ...]:
-    """Return the values of the knob `staged`. `kept` are the reads of a row that several passes make. Rows of a length
-    that is open (`is_open`) are loaded ahead in a variant for the captured length, `n_columns`."""
+    """Return the values of the knob `staged`. `reused` are the reads of a row that several passes make. Rows of a
+    length that is open (`is_open`) are loaded ahead in a variant for the captured length, `n_columns`."""
     is_cached = schedule.cached and not schedule.held
-    if not schedule.is_grid or not is_cached or not kept or group.row.extent.constant == 1 or schedule.vector == 1:
+    if not schedule.is_grid or not is_cached or not reused or group.row.extent.constant == 1 or schedule.vector == 1:
         return (0,)
-    pack_bytes = [access.dtype.itemsize * schedule.vector for access in kept]
+    pack_bytes = [access.dtype.itemsize * schedule.vector for access in reused]
     n_bytes = -(-n_columns // (schedule.vector * schedule.stride)) * schedule.threads * sum(pack_bytes)
     fits = n_bytes * n_blocks_per_multiprocessor(schedule.threads) <= MAX_STAGED_BYTES
     can_stage = fits and all(size in (4, 8, MAX_PACK_BYTES) for size in pack_bytes)
@@ -40,12 +40,12 @@ def next_row_values(
     return (0, *((1,) if can_stage else ()), *((AHEAD,) if can_go_ahead else ()))
 
 
-def goes_ahead(group: RowGroup, schedule: RowSchedule, kept: Sequence[Access], n_rows: int) -> bool:
+def goes_ahead(group: RowGroup, schedule: RowSchedule, reused: Sequence[Access], n_rows: int) -> bool:
     """Return True if loading ahead is the default: where blocks take several rows of one tensor, and all rows read
     weights of their length. Two tensors of rows, as gradients read, were not measured."""
     has_weights = any(tensor.n_elements == group.column.extent for tensor in read_by_all_rows(group))
     has_many = n_rows >= max(MIN_ROWS_AHEAD, schedule.teams + 1)
-    return has_many and len(kept) == 1 and has_weights
+    return has_many and len(reused) == 1 and has_weights
 
 
 def for_other_lengths(group: RowGroup, schedule: RowSchedule, *, has_clusters: bool) -> RowSchedule:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
-from kernel_lsp.generate.codegen.rows.kept_values import can_hold
+from kernel_lsp.generate.codegen.rows.register_values import can_hold
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,

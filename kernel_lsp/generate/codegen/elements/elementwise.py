@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
-from kernel_lsp.generate.codegen.elements.runs import Kept, load_runs, with_whole_masks
+from kernel_lsp.generate.codegen.elements.runs import LoopArrays, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import (
     MAX_GRID_YZ,
     KernelWriter,
@@ -233,8 +233,8 @@ def _render_shared_lines(
         for access in own:
             inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
         if workload is not None:
-            kept = Kept(scope, declared, schedule.unroll, "u")
-            multiples += load_runs(inner, stores, {packing.lane: ()}, workload, [a.digest for a in packed], kept)
+            loop_arrays = LoopArrays(scope, declared, schedule.unroll, "u")
+            multiples += load_runs(inner, stores, {packing.lane: ()}, workload, [a.digest for a in packed], loop_arrays)
     with _open_line(scope, schedule, line, n_lines) as inner:
         known = loads | {digest: f"{name}[u]" for digest, name in arrays.items()}
         write_packed(inner, packing, stores, known)

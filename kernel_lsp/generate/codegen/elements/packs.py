@@ -43,7 +43,7 @@ WORD_BYTES = 4
 class Packing:
     """Flat position ``pack * vector + lane``. With `may_reverse` a pack may also be read and written from its end.
 
-    Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `kept`
+    Reads of `streamed` tensors, and results where `streams_results`, are marked for early eviction; reads of `reused`
     ones for late eviction. The contract promises that `vector` divides `multiple`; the launch's condition makes the
     sizes in `multiples` multiples of it, as such.
     """
@@ -53,7 +53,7 @@ class Packing:
     vector: int
     streamed: frozenset[Tensor] = frozenset()
     streams_results: bool = False
-    kept: frozenset[Tensor] = frozenset()
+    reused: frozenset[Tensor] = frozenset()
     multiple: Index | None = None
     may_reverse: bool = False
     multiples: Mapping[Atom, Index] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Packing:
         text = f"packs<{self.vector}>({name})[{scope.index(position).text}]"
         if access.tensor in self.streamed and self._can_stream(access.dtype):
             return f"{scope.kernel.use('load_once')}(&{text})"
-        if access.tensor in self.kept and access.dtype.itemsize * self.vector in (8, MAX_PACK_BYTES):
+        if access.tensor in self.reused and access.dtype.itemsize * self.vector in (8, MAX_PACK_BYTES):
             return f"{scope.kernel.use('load_kept')}(&{text})"
         return text
 

@@ -65,7 +65,7 @@ class _Runs:
 
 
 @dataclass(frozen=True)
-class Kept:
+class LoopArrays:
     """`n` arrays of each run that `scope` declares before its line `at`; that of the loop's iteration is at `place`."""
 
     scope: Scope
@@ -80,11 +80,11 @@ def load_runs(
     lanes: Mapping[Variable, Multiples],
     workload: Workload | None,
     loaded: Collection[bytes] = (),
-    kept: Kept | None = None,
+    arrays: LoopArrays | None = None,
 ) -> list[tuple[Index, int]]:
     """Declare an array of the runs that the stores read over their loops and `lanes`, all of which are unrolled; each
     lane has what sizes must be multiples of for all of its values to be in bounds. Reads in `loaded` have their packs.
-    With `kept`, arrays outlive the block. Return what sizes must be multiples of; without a `workload`, runs are loaded
+    With `arrays`, they outlive the block. Return what sizes must be multiples of; without a `workload`, runs are loaded
     that need nothing of them."""
     scalars = [store.scalar for store in stores]
     loops = [variable for node in nodes(*scalars) if isinstance(node, Loop) for variable in node.loop_variables]
@@ -103,7 +103,7 @@ def load_runs(
         other = next((other for other in found if _is_other_half(runs, other)), None)
         if other is not None:
             found.remove(other)
-        _load(scope, runs, other, kept)
+        _load(scope, runs, other, arrays)
     return multiples
 
 
@@ -205,21 +205,21 @@ def _length(place: Index) -> int:
     return length if length > 1 else 0
 
 
-def _load(scope: Scope, runs: _Runs, other: _Runs | None, kept: Kept | None) -> None:
+def _load(scope: Scope, runs: _Runs, other: _Runs | None, arrays: LoopArrays | None) -> None:
     """Declare the array of the runs, which also holds the `other` ones that are read where these are not."""
     access, width, kernel = runs.access, runs.width, scope.kernel
     width = width if other is None else min(width, other.width)
     kernel.use("packs")
     pointer, type_ = kernel.pointer(access.tensor), access.dtype.cuda_type
-    names = (scope if kept is None else kept.scope).names
+    names = (scope if arrays is None else arrays.scope).names
     name = names.take(f"{kernel.local_name(access.tensor)}_run")
     inside = None if access.mask is None else scope.value(access.mask)
-    if kept is None:
+    if arrays is None:
         scope.line(f"__align__({MAX_PACK_BYTES}) {type_} {name}[{runs.n_elements}];")
     else:
-        declaration = f"__align__({MAX_PACK_BYTES}) {type_} {name}[{kept.n}][{runs.n_elements}];"
-        kept.scope.lines.insert(kept.at, f"{INDENT * kept.scope.depth}{declaration}")
-        name = f"{name}[{kept.place}]"
+        declaration = f"__align__({MAX_PACK_BYTES}) {type_} {name}[{arrays.n}][{runs.n_elements}];"
+        arrays.scope.lines.insert(arrays.at, f"{INDENT * arrays.scope.depth}{declaration}")
+        name = f"{name}[{arrays.place}]"
     opened = [scope]
     for variable in runs.outer:
         block = opened[-1].unroll(

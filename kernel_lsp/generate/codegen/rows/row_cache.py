@@ -79,7 +79,7 @@ class RowCache:
         self.kernel.use("packs")
         return f"Pack<{access.dtype.cuda_type}, {self.schedule.vector}>"
 
-    def kept(self, scalars: Sequence[Scalar]) -> list[Access]:
+    def reads_of(self, scalars: Sequence[Scalar]) -> list[Access]:
         """Return the reads of the scalars that have an array, or whose first element is loaded."""
         if self._first:
             return [access for access in accesses(*scalars) if access.digest in self._first]

@@ -23,7 +23,7 @@ from kernel_lsp.generate.codegen.kernel import (
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
-from kernel_lsp.generate.codegen.rows.kept_values import KeptValues, divide_once, keep_values
+from kernel_lsp.generate.codegen.rows.register_values import RegisterValues, divide_once, hold_values
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, read_late, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
@@ -45,9 +45,9 @@ class RowRenderer:
     """Writes the kernel of a row group in which one thread, warp or block computes a row."""
 
     def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
-        group, kept = keep_values(whole := divide_once(group), schedule)
+        group, held = hold_values(whole := divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
-        self.kept, self.level = KeptValues(kept, group.column, schedule), 0
+        self.register_values, self.level = RegisterValues(held, group.column, schedule), 0
         self.terms_of: frozenset[Tensor] = frozenset()
         self.scope = Scope(kernel)
         self.pairs = self._active_pairs(whole)
@@ -65,7 +65,7 @@ class RowRenderer:
             group.line or total,
         )
         self.cache = self._new_cache()
-        self.cache.fills_first_pass = bool(kept) and not schedule.held
+        self.cache.fills_first_pass = bool(held) and not schedule.held
         self.levels = 1 + max(
             [reduction.level for reduction in group.reductions] + [level for level, _ in group.stores], default=0
         )
@@ -173,7 +173,7 @@ class RowRenderer:
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
         if self.schedule.cached:
             self.cache.declare(self.scope, self._n_items())
-            self.kept.declare(self.scope, self._n_items())
+            self.register_values.declare(self.scope, self._n_items())
             self._fill_cache(everything)
         with self._open_loop() as inner:
             self._body(inner, scalars, accumulators, packed_stores)
@@ -183,7 +183,7 @@ class RowRenderer:
         """Load the cached part of a row before any computation: a branch around each pack, or the barriers of a
         reduction, would keep the loads from being in flight together."""
         wanted = [access for access in self.cache.shared_reads() if not self.cache.is_filled(access)]
-        now = {access.digest for access in self.cache.kept(scalars)}
+        now = {access.digest for access in self.cache.reads_of(scalars)}
         is_in_flight = self._is_whole() and all(access.digest in now for access in wanted)
         if not wanted or (is_in_flight and not self._fills_ahead()):
             return
@@ -364,7 +364,7 @@ class RowRenderer:
         name_coordinates(self.kernel, self.packing.flat, self.group.column_shape)
         if self.schedule.vector > 1:
             scope.hoist(everything, [self.packing.lane])
-        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self.cache.kept(everything)
+        packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self.cache.reads_of(everything)
         loads = {access.digest: self.cache.load(scope, access) for access in packed}
         targets = [self._declare_result(scope, store) for store in stores]
         online = [entry for entry in accumulators if isinstance(entry, OnlinePair)]
@@ -400,7 +400,7 @@ class RowRenderer:
         stores: Sequence[Store],
         targets: Sequence[str | None],
     ) -> None:
-        self.kept.bind(scope, self.level, self.packing.flat, self.terms_of)
+        self.register_values.bind(scope, self.level, self.packing.flat, self.terms_of)
         texts = scope.values([*scalars, *(store.scalar for store in stores)])
         for scalar, text in zip(scalars, texts, strict=False):
             scope.bind(scalar, text)

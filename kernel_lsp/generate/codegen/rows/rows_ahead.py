@@ -144,7 +144,7 @@ class RowsAhead(RowCache):
             offset += self._bytes_of(access)
         if not self._held:
             return
-        plain = replace(self.packing, streamed=frozenset(), kept=frozenset())
+        plain = replace(self.packing, streamed=frozenset(), reused=frozenset())
         with self._items(scope) as item:
             for access in self._read_by_all():
                 if access.digest in self._held:

@@ -74,7 +74,9 @@ class SharedRowRenderer(RowRenderer):
             min_blocks=self.schedule.resident,
         )
         attributes = (("cooperative", 1),) if self.schedule.is_grid else (("cluster", self.schedule.blocks),)
-        return replace(kernel, attributes=attributes, shared_bytes=self.cache.n_bytes or self.kept.shared_bytes)
+        return replace(
+            kernel, attributes=attributes, shared_bytes=self.cache.n_bytes or self.register_values.shared_bytes
+        )
 
     def _grid(self) -> Constant:
         blocks = self.schedule.blocks
@@ -225,7 +227,7 @@ class SharedRowRenderer(RowRenderer):
                 first = found[pair.first]
                 pivot = self._peak_pivot(first) if pair.kind == "exponentials" else self._part_mean(pair, first)
                 self.scope.bind(pair.pivot, pivot)
-                if self.kept.has_terms_of(pair.second.tensor):
+                if self.register_values.has_terms_of(pair.second.tensor):
                     self._own_peaks[pair] = self.scope.declare("own_peak", "float", first)
             self.terms_of = frozenset(pair.second.tensor for pair in each)
             for entry, accumulator in zip(entries, self._sweep(entries, []), strict=True):
@@ -333,7 +335,7 @@ class SharedRowRenderer(RowRenderer):
         for pair, own in self._own_peaks.items():
             if pair.first in found:
                 factor = self.scope.declare("kept_factor", "float", f"expf({own} - {found[pair.first]})")
-                self.kept.correct(pair.second.tensor, factor)
+                self.register_values.correct(pair.second.tensor, factor)
 
     def _combine_each(self, found: dict[RowReduction, str], parts: dict[RowReduction, str]) -> None:
         """Combine the parts of one reduction after the other."""

@@ -90,7 +90,7 @@ class StagedRows(RowCache):
         scope.line("commit_copies();")
 
     def _plain(self) -> Packing:
-        return replace(self.packing, streamed=frozenset(), kept=frozenset())
+        return replace(self.packing, streamed=frozenset(), reused=frozenset())
 
     def _source(self, scope: Scope, access: Access) -> str:
         return f"{self._stage(access)}[item * {self.schedule.threads} + threadIdx.x]"

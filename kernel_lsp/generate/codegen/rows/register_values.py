@@ -41,7 +41,7 @@ COMPUTING_REGISTERS = 28
 
 
 @dataclass(frozen=True)
-class KeptValue:
+class RegisterValue:
     """`scalar`, an operation called `name`, is computed in the pass of its `level`; later passes read `argument`.
     Where blocks share a row, exponentials are computed while their `sum` is, relative to the maximum of a part."""
 
@@ -52,10 +52,10 @@ class KeptValue:
     sum: Tensor | None = None
 
 
-class KeptValues:
+class RegisterValues:
     """The arrays of a kernel's kept values."""
 
-    def __init__(self, values: Sequence[KeptValue], column: Variable, schedule: RowSchedule) -> None:
+    def __init__(self, values: Sequence[RegisterValue], column: Variable, schedule: RowSchedule) -> None:
         self._values, self._column, self._schedule = values, column, schedule
         self.shared_bytes = 0
         self._arrays: dict[bytes, str] = {}
@@ -112,7 +112,7 @@ class KeptValues:
             scope.bind(value.argument, text)
 
 
-def keep_values(group: RowGroup, schedule: RowSchedule) -> tuple[RowGroup, tuple[KeptValue, ...]]:
+def hold_values(group: RowGroup, schedule: RowSchedule) -> tuple[RowGroup, tuple[RegisterValue, ...]]:
     """Return the group in which later passes read what an earlier one computed, and those values; none where the row
     is not cached, or registers do not suffice. Kept are costly operations, or what is computed from them where that
     takes fewer registers."""
@@ -124,7 +124,7 @@ def keep_values(group: RowGroup, schedule: RowSchedule) -> tuple[RowGroup, tuple
     finders = [_Finder(group, schedule, is_whole=is_whole) for is_whole in (False, True)]
     found = [(finder.group(), tuple(finder.kept)) for finder in finders]
     n_bytes, best = min(
-        ((_n_kept_bytes(*entry, schedule=schedule), entry) for entry in found), key=lambda each: each[0]
+        ((_n_register_bytes(*entry, schedule=schedule), entry) for entry in found), key=lambda each: each[0]
     )
     return best if best[1] and n_bytes <= _n_free_bytes(schedule) else (group, ())
 
@@ -133,7 +133,7 @@ def can_hold(group: RowGroup, schedule: RowSchedule) -> bool:
     """Return True if registers and shared memory have room for all that later passes need of earlier ones."""
     if schedule.blocks == 1 or schedule.staged or group.line is not None or find_pairs(group):
         return False
-    rest, values = keep_values(group, schedule)
+    rest, values = hold_values(group, schedule)
     levels: dict[bytes, set[int]] = {}
     for level, scalar in [*_scalars(rest), *((value.level, value.scalar) for value in values)]:
         for read in accesses(scalar):
@@ -176,7 +176,7 @@ class _Finder:
     def __init__(self, group: RowGroup, schedule: RowSchedule, *, is_whole: bool = False) -> None:
         self._group, self._is_whole = group, is_whole
         self._types = (Operation, Access) if schedule.held else (Operation,)
-        self.kept: list[KeptValue] = []
+        self.kept: list[RegisterValue] = []
         self._first: dict[bytes, int] = {}
         self._found: dict[tuple[bytes, int], Scalar] = {}
         pairs = find_pairs(group) if schedule.blocks > 1 else ()
@@ -233,11 +233,11 @@ class _Finder:
         argument = Argument(f"kept {scalar.digest.hex()}", scalar.dtype, scalar.variables)
         if all(value.argument != argument for value in self.kept):
             name = scalar.name if isinstance(scalar, Operation) else scalar.tensor.name
-            self.kept.append(KeptValue(name, argument, computed, level, self._sums.get(scalar.digest)))
+            self.kept.append(RegisterValue(name, argument, computed, level, self._sums.get(scalar.digest)))
         return argument
 
 
-def _n_kept_bytes(group: RowGroup, kept: Sequence[KeptValue], *, schedule: RowSchedule) -> int:
+def _n_register_bytes(group: RowGroup, kept: Sequence[RegisterValue], *, schedule: RowSchedule) -> int:
     """Return the bytes per thread that live between any two passes."""
     n_columns = group.column.extent.constant or schedule.items * schedule.stride * schedule.vector
     n_elements = -(-n_columns // (schedule.vector * schedule.stride)) * schedule.vector
@@ -263,7 +263,7 @@ def _itemsize(scalar: Scalar) -> int:
     return 8 if scalar.dtype == DType.F64 else 4
 
 
-def _placement(values: Sequence[KeptValue], schedule: RowSchedule, n_items: int) -> tuple[int, int]:
+def _placement(values: Sequence[RegisterValue], schedule: RowSchedule, n_items: int) -> tuple[int, int]:
     """Return the number of values that stay in registers, and the bytes of shared memory of the others."""
     if not schedule.held:
         return len(values), 0
