@@ -24,7 +24,6 @@ ENVIRONMENT_PREFIX = "KERNEL_LSP_"
 PYPROJECT_TABLE = "kernel-lsp"
 FOLDER_NAME = ".kernel-lsp"
 """Folder of a workspace with its runs and its recording."""
-GIB = 1 << 30
 
 Scope = Literal["machine", "workspace"]
 """Scope of a setting: `machine` settings depend on this computer and do not belong in a shared file."""
@@ -80,7 +79,6 @@ class Settings(Noun):
         le=3600,
     )
     run_deadline_s: Deadline = _setting(3600.0, "Run time limit (seconds), after which no further candidate starts.")
-    memory_limit_bytes: int = _setting(8 * GIB, "Memory limit of a worker process (bytes).", ge=GIB // 4)
     cache_directory: Path = Field(
         default_factory=default_cache_directory,
         description="Folder that caches compiled kernels between runs.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,11 @@ def test_every_setting_is_described() -> None:
     described = describe_settings()
     assert [entry.name for entry in described] == list(Settings.model_fields)
     assert all(entry.description.endswith(".") for entry in described)
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """The memory limit of a worker was documented, and nothing limited it."""
+    package = Path(__file__).parent.parent / "kernel_lsp"
+    trees = [ast.parse(file.read_text()) for file in package.rglob("*.py") if file.name != "config.py"]
+    read = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert set(Settings.model_fields) <= read

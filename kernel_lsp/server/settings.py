@@ -16,7 +16,7 @@ from kernel_lsp.errors import SettingError
 
 SECTION = "kernelLsp"
 """Section of the client's configuration, with names in camelCase."""
-OF_ESTIMATES = ("target_gpu", "python", "cuda_directory", "capture_deadline_s", "memory_limit_bytes", "sandbox")
+OF_ESTIMATES = ("target_gpu", "python", "cuda_directory", "capture_deadline_s", "sandbox")
 """Settings that an estimate, or its failure, depends on."""
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _OVERRIDE_ORIGIN = "the command line"

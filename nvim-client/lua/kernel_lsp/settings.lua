@@ -12,7 +12,6 @@
 ---@field compileDeadlineS? number Compile timeout (seconds), per compilation.
 ---@field baselineWaitS? number Baseline timeout (seconds): how long a timing waits for torch.compile's modes; 0 takes those that are ready.
 ---@field runDeadlineS? number Run time limit (seconds), after which no further candidate starts.
----@field memoryLimitBytes? integer Memory limit of a worker process (bytes).
 ---@field cacheDirectory? string Folder that caches compiled kernels between runs.
 ---@field models? table Models that propose kernels, e.g. openai/gpt-5, ollama/qwen3, manual, judge=NAME; none: the generator alone.
 ---@field modelBaseUrl? string Base URL of a server with OpenAI's protocol.
@@ -44,6 +43,6 @@
 ---@field measureOnSave? boolean In an editor: also run and time a kernel on the GPU when you save it, in a trusted workspace.
 
 return {
-  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "baselineWaitS", "runDeadlineS", "memoryLimitBytes", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "tolerance", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
+  names = { "device", "targetGpu", "python", "cudaDirectory", "generations", "proposals", "seed", "captureDeadlineS", "compileDeadlineS", "baselineWaitS", "runDeadlineS", "cacheDirectory", "models", "modelBaseUrl", "modelPrices", "budgetUsd", "modelDeadlineS", "modelIdleDeadlineS", "manualWaitS", "modelMaxTokens", "modelConcurrency", "modelRequestsPerMinute", "temperatures", "strategy", "ensemble", "repairRounds", "islands", "earlyStop", "judges", "judgeThreshold", "outDirectory", "logLevel", "sandbox", "tolerance", "diagnostics", "codeLens", "inlayHints", "estimateOnHover", "checkOnSave", "measureOnSave" },
   gpus = { "H200", "H100 SXM", "H100 PCIe", "A100 40GB", "A100 80GB", "A100 80GB PCIe", "A10", "L4", "L40S", "V100", "T4", "RTX 3090", "RTX 4090", "RTX 5090", "RTX 6000 Ada", "B200" },
 }
