@@ -53,13 +53,14 @@ ThreadOrder = Literal["forward", "reverse", "random"]
 @dataclass(frozen=True)
 class KernelFactsOfPtx:
     """Facts about a loaded kernel. With global atomics, a block's results depend on others: do not sample blocks.
-    `may_wait`: a loop may wait for another thread."""
+    `may_wait`: a loop may wait for another thread. `copies_in_bulk`: it has bulk copies."""
 
     symbol: str
     n_instructions: int
     uses_global_atomics: bool
     may_wait: bool
     static_shared_bytes: int
+    copies_in_bulk: bool = False
 
 
 @dataclass(frozen=True)

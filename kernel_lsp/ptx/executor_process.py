@@ -20,6 +20,7 @@ from kernel_lsp.ptx.analysis.endless import EndlessLoop, endless_loops
 from kernel_lsp.ptx.checks.findings import FindingLog, Place
 from kernel_lsp.ptx.compile.clusters import is_mapped_access, mapped_registers
 from kernel_lsp.ptx.compile.jit import CompiledKernel, Compiler, LoadedModule
+from kernel_lsp.ptx.races.sites import is_bulk_copy
 from kernel_lsp.ptx.run.buffers import BufferRequest
 from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START
 from kernel_lsp.ptx.run.machine import run_steps
@@ -151,6 +152,7 @@ def _kernel_facts(kernel: CompiledKernel) -> dict[str, Any]:
         ),
         "may_wait": kernel.emitted.can_spin,
         "static_shared_bytes": kernel.emitted.shared.n_static_bytes,
+        "copies_in_bulk": any(is_bulk_copy(instruction) for instruction in instructions),
     }
 
 

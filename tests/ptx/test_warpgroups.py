@@ -17,6 +17,7 @@ extern "C" __global__ void k(const float* a, const float* b, const float* c, flo
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, col = lane % 4;
     const int n = threadIdx.x / 8, k = threadIdx.x % 8;
     tile[k / 4][n / 8][n % 8][k % 4] = rows[n][k ^ n % 8 * 4] = b[n * 8 + k];
+    FENCE
     __syncthreads();
     unsigned r[4];
     for (int i = 0; i < 4; ++i) r[i] = __float_as_uint(a[(row + i % 2 * 8) * 8 + col + i / 2 * 4]);
@@ -42,16 +43,20 @@ def numbers(*shape: int) -> np.ndarray:
     return (RNG.standard_normal(shape).astype("f4").view("u4") & np.uint32(0xFFFFE000)).view("f4")
 
 
-def ran(cuda, adds: int, swizzle: int = 0) -> tuple[Ran, np.ndarray]:
+FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
+
+
+def ran(cuda, adds: int, swizzle: int = 0, fence: str = FENCE) -> tuple[Ran, np.ndarray]:
     """Run the kernel. Returns its report and the sums of float64."""
     a, b, c = numbers(64, 8), numbers(16, 8), numbers(64, 16)
-    executor: Executor = cuda(SOURCE)
+    executor: Executor = cuda(SOURCE.replace("FENCE", fence))
     report = executor.run(
         "k",
         inputs={"a": a, "b": b, "c": c},
         outputs={"out": np.zeros((64, 16), "f4")},
         arguments=("a", "b", "c", "out", adds, swizzle),
         block=128,
+        watches_races=True,
     )
     return report, a.astype("f8") @ b.astype("f8").T + adds * c
 
@@ -61,6 +66,13 @@ def test_four_warps_multiply_by_a_tile_in_shared_memory(cuda, adds, swizzle):
     report, wanted = ran(cuda, adds, swizzle)
     assert np.allclose(report.arrays["out"], wanted, rtol=1e-6, atol=1e-6)
     assert not report.findings
+
+
+def test_a_tile_that_is_written_without_a_proxy_fence_is_found(cuda):
+    found = ran(cuda, 0, fence="")[0].finding()
+    assert found["code"] == "race"
+    assert "by wgmma, which thread" in found["message"]
+    assert "with no fence.proxy.async between" in found["message"]
 
 
 def test_a_tile_with_another_swizzle_is_refused(cuda):

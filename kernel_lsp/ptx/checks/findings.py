@@ -164,6 +164,10 @@ def describe(fault: Fault, memory: MemoryMap) -> tuple[str, str]:
         return "race", _describe_race(fault, memory)
     if fault.kind == FaultKind.STALE_READ:
         return "race", _describe_stale_read(fault, memory)
+    if fault.kind == FaultKind.PROXY:
+        return "race", _describe_proxies(fault, memory)
+    if fault.kind == FaultKind.SOURCE_IN_USE:
+        return "copy-in-flight", _describe_source(fault, memory)
     if fault.kind == FaultKind.CLUSTER_STEP:
         return "cluster-barrier", _describe_step(fault.site)
     if fault.kind in (FaultKind.WARP_INCOMPLETE, FaultKind.WARP_DISAGREES):
@@ -308,8 +312,7 @@ def _describe_uninitialised(fault: Fault, memory: MemoryMap) -> str:
 
 
 def _describe_race(fault: Fault, memory: MemoryMap) -> str:
-    target = _find_target(fault, memory)
-    place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
+    place = _place_of(fault, memory)
     assert fault.other is not None
     text = f"{_verb(fault.site)} {place}, which {_describe_other(fault.kind, fault.other)}"
     if fault.kind == FaultKind.RACE_OF_BLOCKS and fault.site.instruction.has("cta"):
@@ -318,14 +321,39 @@ def _describe_race(fault: Fault, memory: MemoryMap) -> str:
 
 
 def _describe_stale_read(fault: Fault, memory: MemoryMap) -> str:
-    target = _find_target(fault, memory)
-    place = f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
+    place = _place_of(fault, memory)
     assert fault.other is not None
     line = f" at line {fault.other.line}" if fault.other.line is not None else ""
     return (
         f"{_verb(fault.site)} {place} through the read-only cache (__ldg, or const __restrict__), which block"
         f" {fault.other.block} wrote{line} in the same launch: no fence makes that cache look again"
     )
+
+
+def _describe_proxies(fault: Fault, memory: MemoryMap) -> str:
+    assert fault.other is not None
+    other = fault.other
+    how = "wgmma" if fault.site.instruction.opcode == "wgmma" else "a bulk copy"
+    line = f" at line {other.line}" if other.line is not None else ""
+    use = ": the value is used after the barrier, so the read may still be under way" if other.verb == "read" else ""
+    return (
+        f"{_verb(fault.site)} {_place_of(fault, memory)} by {how}, which thread {other.thread} of the block"
+        f" {other.verb}{line} with no fence.proxy.async between{use}"
+    )
+
+
+def _describe_source(fault: Fault, memory: MemoryMap) -> str:
+    assert fault.other is not None
+    line = f" at line {fault.other.line}" if fault.other.line is not None else ""
+    return (
+        f"{_verb(fault.site)} {_place_of(fault, memory)}, which a bulk copy{line} may still read:"
+        " cp.async.bulk.wait_group.read is missing, or a barrier after it"
+    )
+
+
+def _place_of(fault: Fault, memory: MemoryMap) -> str:
+    target = _find_target(fault, memory)
+    return f"at byte {fault.address - target.start} of {target.name}" if target else "of memory"
 
 
 def _describe_other(kind: FaultKind, other: Other) -> str:

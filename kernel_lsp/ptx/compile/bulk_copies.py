@@ -25,7 +25,9 @@ from kernel_lsp.ptx.text.syntax import Address, Instruction, Operand, Register, 
 OBJECT_BYTES = 8
 ALL_COPIES = -1
 """Pending groups after a wait for every copy: no group, and no uncommitted copy."""
-OBJECT_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES | Info.RELEASES)
+TEST_RACE_FLAGS = int(Info.STRONG | Info.NEARBY | Info.ACQUIRES)
+"""Race flags of a wait for an object, which acquires what others published."""
+OBJECT_RACE_FLAGS = TEST_RACE_FLAGS | int(Info.RELEASES)
 """Race flags of an operation on an object. Like an atomic operation, it publishes what happened before and acquires
 what others published. Its initialisation is a plain store."""
 PIECE_BYTES = 16
@@ -103,12 +105,13 @@ def store_any(e: Emitter, i: Instruction) -> None:
 HANDLERS: dict[str, Handler] = {"mbarrier": barrier_object, "cp": copy, "st": store_any}
 
 
-def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True) -> str:
-    """Return the host address of an object. Every operation may modify the object."""
+def _object(e: Emitter, i: Instruction, operand: Operand, *, reads: bool = True, writes: bool = True) -> str:
+    """Return the host address of an object. Every operation but a wait may modify the object."""
     space = _in_cluster(e, "shared" if i.opcode == "cp" else space_of(i))
     scope = 0 if e.maps_addresses else int(Info.IN_BLOCK)
-    address, flags = operand_address(e, i, operand), OBJECT_RACE_FLAGS | scope if reads else 0
-    return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=True, space=space, race_flags=flags)
+    orders = OBJECT_RACE_FLAGS if writes else TEST_RACE_FLAGS
+    address, flags = operand_address(e, i, operand), orders | scope if reads else 0
+    return locate_at(e, i, address, OBJECT_BYTES, reads=reads, writes=writes, space=space, race_flags=flags)
 
 
 def _in_cluster(e: Emitter, space: str) -> str:
@@ -158,7 +161,7 @@ def _wait(e: Emitter, i: Instruction) -> None:
 
 def _test(e: Emitter, i: Instruction, address: Operand, phase: Operand) -> None:
     parity = wide(e, phase) if i.has("parity") else e.op(f"lshr i64 {e.read(phase, 'i64')}, {PHASE_SHIFT}")
-    _call(e, i, "barrier_test", _object(e, i, address), parity)
+    _call(e, i, "barrier_test", _object(e, i, address, writes=False), parity)
 
 
 def _end_copies(e: Emitter, n_pending: int) -> None:
@@ -206,7 +209,8 @@ def _end_group(e: Emitter, i: Instruction) -> None:
         e.op(f"call i64 @bulk_stores_committed(i64 {e.store_queue()})")
     else:
         n_pending = getattr(i.operands[0], "bits", 0)
-        e.op(f"call i64 @bulk_stores_waited(i64 {e.store_queue()}, i64 {n_pending})")
+        values = f"i64 %context.i, i64 %thread.i, i64 {e.store_queue()}, i64 {n_pending}"
+        e.op(f"call i64 @bulk_stores_waited({values})")
 
 
 def _copy_pieces(e: Emitter, i: Instruction, to: str, source: str) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from kernel_lsp.ptx.compile.emitter import EmittedKernel, emit_kernel
 from kernel_lsp.ptx.compile.native import declared, functions_of, translate
 from kernel_lsp.ptx.compile.prelude import prelude_for
 from kernel_lsp.ptx.races import clusters as race_clusters
-from kernel_lsp.ptx.races import order, rules, signals, watch
+from kernel_lsp.ptx.races import order, proxies, rules, signals, watch
 from kernel_lsp.ptx.run import (
     async_copies,
     barrier_objects,
@@ -76,7 +76,7 @@ NATIVE_FUNCTIONS = (
     *functions_of(barrier_objects, async_copies),
 )
 """Native functions on the hot path of every run."""
-RARE_FUNCTIONS = functions_of(access_faults, watch, rules, order, signals, race_clusters)
+RARE_FUNCTIONS = functions_of(access_faults, watch, rules, order, signals, proxies, race_clusters)
 """Native functions that only small runs call, about the same amount of code.
 They compile in a quarter of the time and run half as long again."""
 LIBM_FUNCTIONS = (
@@ -291,6 +291,7 @@ def _module_text(kernels: list[EmittedKernel]) -> str:
         "declare i64 @check_shared(i64, i64, i64, i64)\n"
         "declare i64 @check_shared_written(i64, i64, i64, i64)\n"
         "declare i64 @watch_fence(i64, i64, i64, i64)\n"
+        "declare i64 @watch_proxy_fence(i64, i64, i64, i64)\n"
         "declare i64 @watch_cluster_arrival(i64, i64, i64, i64)\n"
         "declare i64 @check_cluster_step(i64, i64, i64, i64)\n"
         "declare i64 @fault(i64, i64, i64, i64, i64)\n"

@@ -14,7 +14,7 @@ from kernel_lsp.ptx.compile.emitter import Emitter, Handler, Site, access_info
 from kernel_lsp.ptx.compile.floating import SCALAR, join, read_floats
 from kernel_lsp.ptx.compile.integer import is_integer
 from kernel_lsp.ptx.compile.register_ir import llvm_type
-from kernel_lsp.ptx.races.sites import is_of_device
+from kernel_lsp.ptx.races.sites import is_of_device, proxy_fence_spaces
 from kernel_lsp.ptx.run.layout import (
     LOCAL_WINDOW,
     PARAM_WINDOW,
@@ -132,7 +132,9 @@ def discard(e: Emitter, i: Instruction) -> None:
 def fence(e: Emitter, i: Instruction) -> None:
     """Translate `membar` and `fence`. Sequential threads need none, but the race check records it."""
     is_unwatched = e.op(f"icmp eq i64 {e.launch_field(Launch.IS_WATCHED)}, 0")
-    if not i.has("proxy"):
+    if spaces := proxy_fence_spaces(i):
+        e.slow_check("watch_proxy_fence", e.site(Site(i)), str(spaces), is_unwatched)
+    elif not i.has("proxy"):
         e.slow_check("watch_fence", e.site(Site(i)), str(int(is_of_device(i))), is_unwatched)
 
 

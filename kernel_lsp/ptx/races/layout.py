@@ -18,7 +18,7 @@ from kernel_lsp.ptx.run.layout import MAX_CLUSTER_BLOCKS, N_BARRIERS, WARP_SIZE
 
 N_WARPS = 32
 """Warps of the largest block."""
-TIME_BITS = 30
+TIME_BITS = 28
 TIME_MASK = (1 << TIME_BITS) - 1
 THREAD_MASK = (1 << 10) - 1
 BLOCK_SHIFT = TIME_BITS + 10
@@ -34,6 +34,10 @@ STRONG = 1 << (BLOCK_SHIFT + BLOCK_BITS + 1)
 """Flag in a stamp: the access is atomic, volatile or relaxed."""
 IN_BLOCK = 1 << (BLOCK_SHIFT + BLOCK_BITS + 2)
 """Flag in a stamp: the access has block scope, so it is strong only for threads of that block."""
+LATE_USE = 1 << (BLOCK_SHIFT + BLOCK_BITS + 3)
+"""Flag in the stamp of a read: the thread may synchronise before it uses the value."""
+BULK = 1 << (BLOCK_SHIFT + BLOCK_BITS + 4)
+"""Flag in a stamp: a bulk copy, which accesses memory in the async proxy."""
 SITE_BITS = 21
 STAMP_SITE_MASK = (1 << SITE_BITS) - 1
 MAX_RECORDS = 16
@@ -123,7 +127,14 @@ class RaceThread(IntEnum):
     """Number of signals that the block had seen when its last fence made them order later accesses."""
     CLUSTER_TIME = PROMOTED + 8
     """Time up to which the cluster knows the thread, once its last arrival at the cluster barrier takes effect."""
-    N_BYTES = CLUSTER_TIME + 8
+    PROXY_TIME = CLUSTER_TIME + 8
+    """Times up to which proxy fences cover the thread's accesses of shared memory, and of tensors."""
+    COPIES_READ = PROXY_TIME + 16
+    """Time up to which the thread has waited for its bulk copies, and that of the wait before."""
+    COPIES_READ_BEFORE = COPIES_READ + 8
+    COPY_WAIT = COPIES_READ_BEFORE + 8
+    """Time of the last wait for bulk copies."""
+    N_BYTES = COPY_WAIT + 8
 
 
 class Peer(IntEnum):
@@ -202,7 +213,9 @@ class RaceBlock(IntEnum):
     HAS_NEW_PEERS = CLUSTER_FENCED + 8
     """Flag: the block passed a cluster barrier since its last fence.
     The next fence makes its peers' times publishable."""
-    N_PEERS = HAS_NEW_PEERS + 8
+    PROXY_FLOOR = HAS_NEW_PEERS + 8
+    """Times up to which proxy fences cover all threads' accesses of shared memory, and of tensors."""
+    N_PEERS = PROXY_FLOOR + 16
     """Number of blocks of the cluster, this one included; 0 where blocks do not run together."""
     PEERS = N_PEERS + 8
     N_BYTES = PEERS + Peer.N_BYTES * MAX_CLUSTER_BLOCKS

@@ -11,7 +11,9 @@ from kernel_lsp.ptx.races.clusters import is_left_over, knows_peer
 from kernel_lsp.ptx.races.layout import (
     BLOCK_MASK,
     BLOCK_SHIFT,
+    BULK,
     IN_BLOCK,
+    LATE_USE,
     SILENT,
     SITE_BITS,
     STAMP_SITE_MASK,
@@ -130,6 +132,10 @@ def new_stamp(state: int, own: int, info: int) -> int:
     stamp = load64(state + RaceBlock.NOW) | (own << TIME_BITS) | (load64(state + RaceBlock.BLOCK) << BLOCK_SHIFT)
     if (info & Info.IN_BLOCK) != 0:
         stamp |= IN_BLOCK
+    if (info & Info.BULK) != 0:
+        stamp |= BULK
+    if (info & Info.LATE_USE) != 0:
+        stamp |= LATE_USE
     return stamp | (STRONG if (info & Info.STRONG) != 0 else 0)
 
 

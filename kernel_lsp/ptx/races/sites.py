@@ -14,6 +14,7 @@ from kernel_lsp.ptx.text.flow import (
     Block,
     Place,
     address_of,
+    live_after,
     origins_of,
     users_of,
 )
@@ -22,6 +23,7 @@ from kernel_lsp.ptx.text.syntax import Instruction, registers_of
 FENCES = ("membar", "fence")
 UPDATES = ("atom", "red")
 BARRIERS = ("bar", "barrier")
+LOADS = ("ld", "ldu", "ldmatrix", "wmma")
 DECIDING_OPCODES = ("setp", "set", "and", "or", "cvt")
 """Opcodes that operate on a flag."""
 FLOAT_TYPES = ("f64", "f32", "f32x2", "f16", "f16x2", "bf16", "bf16x2")
@@ -40,6 +42,8 @@ def race_flags(blocks: Sequence[Block]) -> dict[int, int]:
         flags[id(load)] = (flags[id(load)] & ~Info.STRONG) | Info.DATA | Info.NEARBY
     for load in _looks_before_updates(blocks, flags):
         flags[id(load)] |= Info.UNUSED
+    for load in _late_loads(blocks):
+        flags[id(load)] |= Info.LATE_USE
     return flags
 
 
@@ -57,6 +61,15 @@ def is_of_device(fence: Instruction) -> bool:
     return not fence.has("cta", "proxy")
 
 
+def proxy_fence_spaces(fence: Instruction) -> int:
+    """Return the spaces, as bits, in which a fence orders the generic and the async proxy: shared 1, global 2."""
+    if not fence.has("proxy") or not any(modifier.startswith("async") for modifier in fence.modifiers):
+        return 0
+    if fence.has("global"):
+        return 2
+    return 1 if fence.has(*SHARED_MODIFIERS) else 3
+
+
 _ACCESSES = ("ld", "ldu", "st", "cp", *UPDATES, "ldmatrix", "stmatrix", "wmma", "wgmma")
 
 
@@ -72,6 +85,10 @@ def _flags(one: Instruction, users: dict[str, list[Instruction]]) -> int:
         flags |= Info.RELEASES
     if one.opcode == "ld" and one.has("nc"):
         flags |= Info.READ_ONLY_CACHE
+    if one.opcode == "wgmma" or is_bulk_copy(one):
+        flags |= Info.ASYNC_PROXY
+    if is_bulk_copy(one):
+        flags |= Info.BULK
     return flags | (int(Info.IN_BLOCK) if one.has("cta") else 0)
 
 
@@ -81,6 +98,80 @@ def _is_volatile_data(one: Instruction, users: dict[str, list[Instruction]]) -> 
     if one.opcode != "ld" or not one.has("volatile") or not one.has(*SHARED_MODIFIERS):
         return False
     return any(user.opcode not in DECIDING_OPCODES for name in one.defined for user in users.get(name, ()))
+
+
+def is_bulk_copy(one: Instruction) -> bool:
+    """Check whether an instruction copies in bulk, or orders such copies."""
+    return one.opcode == "cp" and one.has("bulk")
+
+
+def _late_loads(blocks: Sequence[Block]) -> Iterator[Instruction]:
+    """Return the loads whose thread may meet a barrier, or ask for a bulk copy, before it uses the value. Until then
+    the load may be under way, and only a proxy fence keeps a bulk copy from overwriting what it reads. The arrival at
+    an `mbarrier` goes the same way as the load, and follows it."""
+    if not any(is_bulk_copy(one) for block in blocks for one in block.instructions):
+        return
+    for block in blocks:
+        for position, one in enumerate(block.instructions):
+            is_load = one.opcode in LOADS and not one.has("local", "param", "const", "global")
+            if is_load and _is_used_late(blocks, block, position + 1, frozenset(one.defined)):
+                yield one
+
+
+def _is_used_late(blocks: Sequence[Block], block: Block, position: int, loaded: frozenset[str]) -> bool:
+    """Walk the ways on from a load. A predicate that it is under decides later branches."""
+    seen: set[tuple[int, frozenset[str], frozenset[tuple[str, bool]]]] = set()
+    to_do = [(block, position, loaded, _predicates_at(blocks, block))]
+    while to_do:
+        current, start, names, known = to_do.pop()
+        for place, one in enumerate(current.instructions[start:], start):
+            is_barrier = is_bulk_copy(one) or (one.opcode in BARRIERS and not one.has("warp"))
+            if is_barrier and names & live_after(current)[place]:
+                return True
+            if one.opcode == "mov" and names.intersection(one.used):
+                names |= set(one.defined)
+            elif _ends_load(one, names) or not (names := names - set(one.defined)):
+                break
+            known = frozenset(fact for fact in known if fact[0] not in one.defined)
+        else:
+            if current.guard is None or current.guard.register.name not in names:
+                new = {(target, names, known) for target in _targets(current, known)} - seen
+                seen |= new
+                to_do += [(blocks[target], 0, kept, facts) for target, kept, facts in new]
+    return False
+
+
+def _predicates_at(blocks: Sequence[Block], block: Block) -> frozenset[tuple[str, bool]]:
+    """Return the predicates that have one value whenever a block runs, from the branches of its only way in."""
+    known: dict[str, bool] = {}
+    changed: set[str] = set()
+    passed: set[int] = set()
+    while block.index not in passed:
+        passed.add(block.index)
+        changed.update(name for one in block.instructions for name in one.defined)
+        above = [other for other in blocks if block.index in other.targets]
+        if len(above) != 1:
+            break
+        guard = above[0].guard
+        if guard and guard.register.name not in changed and len(set(above[0].targets)) == 2:
+            is_taken = above[0].targets[0] == block.index
+            known.setdefault(guard.register.name, is_taken != guard.is_negated)
+        block = above[0]
+    return frozenset(known.items())
+
+
+def _targets(block: Block, known: frozenset[tuple[str, bool]]) -> tuple[int, ...]:
+    """Return the blocks that may follow, where these predicates are known."""
+    for name, value in known:
+        if block.guard and block.guard.register.name == name:
+            return block.targets[:1] if value != block.guard.is_negated else block.targets[1:]
+    return block.targets
+
+
+def _ends_load(one: Instruction, names: frozenset[str]) -> bool:
+    """Check whether an instruction comes after the load of these registers has ended."""
+    arrives = one.opcode == "mbarrier" and one.has("arrive", "arrive_drop")
+    return arrives or bool(proxy_fence_spaces(one)) or bool(names.intersection(one.used))
 
 
 def _looks_before_updates(blocks: Sequence[Block], flags: dict[int, int]) -> Iterator[Instruction]:

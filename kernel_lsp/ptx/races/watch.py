@@ -12,6 +12,7 @@ from __future__ import annotations
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load8, load64, store64
 from kernel_lsp.ptx.races.layout import NOT_THREAD, SILENT, STRONG, WARP_IN_STAMP, RaceBlock, RaceLaunch, Record
+from kernel_lsp.ptx.races.proxies import overwrites_source, unfenced_access
 from kernel_lsp.ptx.races.rules import (
     N_SAME_WRITERS,
     blame,
@@ -131,6 +132,9 @@ def find_race(context: int, thread: int, info: int, address: int, record: int, h
     if spend_steps(load64(state + RaceBlock.LAUNCH), n_bytes >> grain_shift) == 0 or (info & Info.UNUSED) != 0:
         return 0
     own = load64(thread + Thread.INDEX)
+    kind = conflict_of_proxies(state, own, info, record, n_bytes >> grain_shift)
+    if kind != 0:
+        return fault(context, thread, info, address, kind)
     if (info & Info.RELEASES) != 0:
         pass_fence(state, own, (info & Info.IN_BLOCK) == 0)
     if (info & Info.READS) == 0:
@@ -143,6 +147,18 @@ def find_race(context: int, thread: int, info: int, address: int, record: int, h
         kind = read_or_update(state, own, info, record)
         if kind != 0:
             return fault(context, thread, info, address, kind)
+        record = record + Record.N_BYTES
+    return 0
+
+
+def conflict_of_proxies(state: int, own: int, info: int, record: int, n_records: int) -> int:
+    """Check an access for a missing fence or wait between the proxies. Returns the kind of fault, or 0."""
+    for _ in range(n_records if (info & (Info.ASYNC_PROXY | Info.WRITES)) != 0 else 0):
+        kind = unfenced_access(state, info, record)
+        if kind == 0:
+            kind = overwrites_source(state, own, info, record)
+        if kind != 0:
+            return kind
         record = record + Record.N_BYTES
     return 0
 

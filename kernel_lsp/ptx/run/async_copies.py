@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from kernel_lsp.ptx.checks.access_faults import fault
 from kernel_lsp.ptx.compile.native import fill, load64, store64
+from kernel_lsp.ptx.races.proxies import note_bulk_store, note_bulk_wait
 from kernel_lsp.ptx.run.barrier_objects import change_object, is_barrier
 from kernel_lsp.ptx.run.layout import (
     IN_FLIGHT,
@@ -158,6 +159,7 @@ def bulk_store_started(context: int, thread: int, info: int, queue: int, source:
     store64(copy + StoreQueue.SIZE, n_bytes)
     store64(copy + StoreQueue.GROUP, load64(queue + StoreQueue.N_GROUPS))
     store64(copy + StoreQueue.INFO, info)
+    store64(copy + StoreQueue.TIME, note_bulk_store(context))
     store64(queue + StoreQueue.N_COPIES, n_before + 1)
     return 0
 
@@ -167,9 +169,11 @@ def bulk_stores_committed(queue: int) -> int:
     return 0
 
 
-def bulk_stores_waited(queue: int, n_pending: int) -> int:
+def bulk_stores_waited(context: int, thread: int, queue: int, n_pending: int) -> int:
     """Complete all groups but the last `n_pending`: their sources have been read."""
-    return end_stores(queue, load64(queue + StoreQueue.N_GROUPS) - n_pending)
+    end_stores(queue, load64(queue + StoreQueue.N_GROUPS) - n_pending)
+    is_left = load64(queue + StoreQueue.N_COPIES) != 0
+    return note_bulk_wait(context, thread, load64(queue + StoreQueue.COPIES + StoreQueue.TIME) if is_left else 0)
 
 
 def end_stores(queue: int, limit: int) -> int:

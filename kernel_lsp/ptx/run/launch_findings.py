@@ -26,7 +26,10 @@ from kernel_lsp.ptx.run.scheduler import BLOCK_ID_MASK
 from kernel_lsp.ptx.text.flow import Block
 from kernel_lsp.ptx.text.syntax import Instruction, Location
 
-RACES = (FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS, FaultKind.STALE_READ)
+RACES = (
+    *(FaultKind.RACE_OF_BLOCKS, FaultKind.RACE_OF_THREADS, FaultKind.STALE_READ),
+    *(FaultKind.PROXY, FaultKind.SOURCE_IN_USE),
+)
 """Faults that involve two threads."""
 
 

@@ -169,9 +169,11 @@ class StoreQueue(IntEnum):
     SIZE = 16
     GROUP = 24
     INFO = 32
-    COPY_BYTES = 40
+    TIME = 40
+    """Time of the copy in the race check, or 0 without one."""
+    COPY_BYTES = 48
     MAX_COPIES = 32
-    N_BYTES = 16 + 40 * 32
+    N_BYTES = 16 + 48 * 32
 
 
 class Arrivals(IntEnum):
@@ -399,6 +401,10 @@ class FaultKind(IntEnum):
     """A shared-memory access between two variables: past the end of the first, or before the second."""
     COPY_LEFT = 29
     """A thread that exits while one of its bulk copies may still read shared memory."""
+    PROXY = 30
+    """An access of the async proxy that no proxy fence orders after a generic one."""
+    SOURCE_IN_USE = 31
+    """A write of bytes that a bulk copy may still read."""
     BULK_SIZE = 24
     """A bulk copy of a size that is no multiple of 16 bytes."""
 
@@ -456,3 +462,9 @@ class Info(IntEnum):
     """A load through the read-only cache."""
     DATA = 1 << 37
     """A volatile or relaxed load of global memory that reads data, not a flag. Its write must happen before it."""
+    LATE_USE = 1 << 38
+    """A load whose thread may synchronise before it uses the value."""
+    ASYNC_PROXY = 1 << 39
+    """An access of the async proxy."""
+    BULK = 1 << 40
+    """An access of a bulk copy."""

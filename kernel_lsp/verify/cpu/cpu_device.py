@@ -57,6 +57,9 @@ MAX_CONFIRMED = 4_000_000_000
 most may have no work, and a sample has too few of those that do by chance."""
 N_PROFILED_BLOCKS = 6
 """Blocks per launch that are run to count instructions: first, last and random ones."""
+MAX_WATCHED_RING_BYTES = 1 << 28
+"""Maximum bytes of outputs and scratch of a profiled run that is watched for races: their records take up to 16 times
+the addresses, of which the blocks that run touch few."""
 MAX_WHOLE_GRID = 400_000_000
 """Maximum instructions of a whole grid that is run to count them, where blocks wait for all others: a few of them would
 stop at the barrier. Beyond it, what they do before is counted."""
@@ -214,12 +217,16 @@ class CpuKernel:
     ) -> Profile | Crashed | TimedOut | Unsupported:
         """Count the instructions of a few blocks of each launch, of all where they wait for each other. Values are not
         judged: later launches read scratch that earlier ones wrote only in part. So all memory counts as initialised,
-        with zeros."""
+        with zeros. A ring of bulk copies is watched for races here: it may be refilled at no smaller size."""
+        watched_bytes = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "input")
         options = replace(
             _options(limits),
             sample=BlockSample(n_blocks=N_PROFILED_BLOCKS, seed=case.seed),
             n_traced_blocks=N_TRACED_BLOCKS,
             max_thread_instructions=DEFAULT_MAX_INSTRUCTIONS,
+            watches_races=is_on("races")
+            and any(kernel.copies_in_bulk for kernel in self.facts)
+            and watched_bytes <= MAX_WATCHED_RING_BYTES,
         )
         with self._device.new_run(bound, files) as run:
             report: RunOutcome | None = None
