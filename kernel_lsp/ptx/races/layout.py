@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from kernel_lsp.ptx.compile.emitter import EmittedKernel, Site
 from kernel_lsp.ptx.compile.native import store64
-from kernel_lsp.ptx.races.sites import may_signal
+from kernel_lsp.ptx.races.sites import has_polls, may_signal
 from kernel_lsp.ptx.run.buffers import Region
 from kernel_lsp.ptx.run.layout import MAX_CLUSTER_BLOCKS, N_BARRIERS, WARP_SIZE
 
@@ -237,7 +237,9 @@ class RaceLaunch(IntEnum):
     GRAIN_SHIFT = 56
     """Base-2 logarithm of the bytes per record, in shared memory and in tensors."""
     VERSION = 64
-    N_BYTES = 72
+    HAS_POLLS = 72
+    """Flag: the kernel has accesses that may see the signal of a store. Waits for an `mbarrier` do not count."""
+    N_BYTES = 80
 
 
 MAX_GRAIN_BYTES = 4
@@ -267,6 +269,7 @@ class LaunchRaces:
             RaceLaunch.END: room.address + room.n_bytes,
             RaceLaunch.N_BLOCKS: n_blocks,
             RaceLaunch.FOLLOWS_BLOCKS: int(n_blocks <= MAX_FOLLOWED_BLOCKS or not may_signal(kernel.blocks)),
+            RaceLaunch.HAS_POLLS: int(has_polls(kernel.blocks)),
             RaceLaunch.SHARED_GRAIN_SHIFT: self.shared_shift,
             RaceLaunch.GRAIN_SHIFT: self.shift,
         }

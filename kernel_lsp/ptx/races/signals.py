@@ -51,7 +51,8 @@ def publish(state: int, own: int, record: int, stamp: int, is_update: int) -> in
     """Write a word that may serve as a signal. It publishes the times that the thread's fences cover. An atomic update
     also publishes those of earlier updates."""
     sync = load64(record + Record.SYNC)
-    if load64(state + RaceBlock.HAS_FENCES) == 0:
+    is_read = is_update != 0 or load64(load64(state + RaceBlock.LAUNCH) + RaceLaunch.HAS_POLLS) != 0
+    if load64(state + RaceBlock.HAS_FENCES) == 0 or is_read == 0:
         if is_update == 0 and sync != 0:
             store64(record + Record.SYNC, 0)
         return 0

@@ -56,6 +56,15 @@ def may_signal(blocks: Sequence[Block]) -> bool:
     )
 
 
+def has_polls(blocks: Sequence[Block]) -> bool:
+    """Check whether a kernel reads words through which others may signal by a store."""
+    return any(
+        one.opcode in UPDATES or (one.opcode in LOADS and one.has(*STRONG_MODIFIERS))
+        for block in blocks
+        for one in block.instructions
+    )
+
+
 def is_of_device(fence: Instruction) -> bool:
     """Check whether a fence also orders other blocks."""
     return not fence.has("cta", "proxy")
