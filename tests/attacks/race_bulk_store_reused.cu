@@ -1,5 +1,5 @@
 // Attack: Writes the next tile over one that a bulk copy may still read.
-// Caught: mismatch
+// Caught: crashed
 // Defence: races
 // kernel-lsp: 1
 // task: tasks.py::double

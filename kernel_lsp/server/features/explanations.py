@@ -60,8 +60,9 @@ EXPLANATIONS = {
         Shared memory is read that an asynchronous copy (`cp.async`, `__pipeline_memcpy_async`, `cuda::memcpy_async`)
         may not have filled yet. The thread that issued the copy must commit it and wait for its group first, and
         `__syncthreads()` must follow before other threads read. For a bulk copy (`cp.async.bulk`) threads poll its
-        `mbarrier` in a loop, since `try_wait` may return false at any time. Or a thread exits while its bulk copy may
-        still read shared memory: it must commit its copies and wait for them by `cp.async.bulk.wait_group.read 0`.""",
+        `mbarrier` in a loop, since `try_wait` may return false at any time. Or a thread exits, or
+        shared memory is written, while a bulk copy may still read it: its thread must commit its copies and wait for
+        them by `cp.async.bulk.wait_group.read 0`, and a barrier must follow before other threads write.""",
     "barrier-object": """
         An `mbarrier` (`cuda::barrier`, `cuda::pipeline`) is used incorrectly: before one thread has initialised it and
         a `__syncthreads()` has made that visible, for more arrivals than it was initialised with, or for more bytes
@@ -80,7 +81,9 @@ EXPLANATIONS = {
     "race": """
         Data race: a thread reads what another one wrote, without synchronization: no barrier or warp operation between
         threads of a block, no fence or further launch between blocks. The value read is nondeterministic. Put
-        `__syncthreads()` between the write and the read; between blocks use atomics and a fence, or two kernels.""",
+        `__syncthreads()` between the write and the read; between blocks use atomics and a fence, or two kernels.
+        Bulk copies and `wgmma` access memory in another proxy than loads and stores: before a barrier that orders them,
+        each thread that stored, or loaded what it uses later, must execute `fence.proxy.async`.""",
     "endless-loop": """
         Infinite loop: nothing in the loop changes its condition. The compiler may remove such a loop, and a GPU then
         gives a result that the text does not define. Look for a counter that is not incremented, or a flag that is read
