@@ -44,6 +44,8 @@ _NEEDED_WORDS = {
     kind: tuple(sorted({word for check in checks for needed in check.needs for word in needed.split()}))
     for kind, checks in _CHECKS_ON.items()
 }
+_OF_HELPERS = {word: word.encode() for word in ("__shared__", "threadIdx", "blockIdx")}
+"""Words that a kernel may have by way of a function or macro that it calls, such as a loop over the grid."""
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 FOLDED, FOLDED_FROM = frozenset(("KL240", "KL250")), 3
 """Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
@@ -231,8 +233,9 @@ class _Reading:
         """Return the checks for the function's kind whose required words occur in its text."""
         kind, text = "kernel" if function.is_kernel else "device" if function.is_device else "host", function.text
         present = {word for word in _NEEDED_WORDS[kind] if word in text}
-        if function.is_kernel and "__shared__" not in present:
-            present |= {"__shared__" for each in self.file.helpers_of(text.encode()) if b"__shared__" in each}
+        if function.is_kernel and (absent := _OF_HELPERS.keys() - present):
+            helpers = self.file.helpers_of(text.encode())
+            present |= {word for word in absent if any(_OF_HELPERS[word] in each for each in helpers)}
         key = kind, frozenset(present)
         selected = self.selected.get(key)
         if selected is None:
@@ -261,7 +264,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(file.returned_values.items(), file.member_sets.items(), file.accessor_sides),
         ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
         ((owner, *(file.source(each.declaration) for each in i.values())) for owner, i in file.members.items()),
-        *(types, counts_of_elements(file.parsed.text), file.grid_loops),
+        *(types, counts_of_elements(file.parsed.text), file.grid_loops, file.wide_constants),
         ((name, element) for name, element in file.member_pointers if element in types),
         ((owner, name, sized) for (owner, name), sized in file.structure_arrays.items()),
     )

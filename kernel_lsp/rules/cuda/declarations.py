@@ -28,6 +28,13 @@ _CONSTANT_ARRAY = re.compile(r"__constant__\s+(?:const\s+)?([A-Za-z_][\w:]*)\s+(
 DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+(\w+)\s*\[\s*\]")
 DYNAMIC_SHARED_OF_FILE = re.compile(DYNAMIC_SHARED.pattern.replace(r"\bextern", r"^extern"), re.MULTILINE)
 
+WIDE_CONSTANT = re.compile(
+    r"\b(?:(?:std::)?(?:size_t|u?int64_t|ptrdiff_t)|long(?:\s+int)?)\s+(\w+)\s*(?:=|\{)"
+    r"|^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?\d+[uU]?[lL]+[uU]?\b",
+    re.MULTILINE,
+)
+"""A constant of 64 bits: its declaration or definition."""
+
 
 def allocated(text: str) -> Iterator[tuple[str, str]]:
     """Yield the pointers that the text allocates, each with its side, ``device`` or ``host``."""

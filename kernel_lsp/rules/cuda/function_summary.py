@@ -22,6 +22,7 @@ from kernel_lsp.rules.cuda.declare import launches_in
 from kernel_lsp.rules.cuda.host.integer_values import axes, expanded, known_value
 from kernel_lsp.rules.cuda.memory.strides import vector_casts
 from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.numbers.index_products import IndexProduct, index_products
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.simulation.hits import simulated
@@ -48,6 +49,8 @@ class LaunchFacts:
     """The values of template arguments, None where one is no known number."""
     arguments: tuple[int | None, ...] = ()
     """The values of the kernel's arguments, None where one is no known number."""
+    grid: Block | None = None
+    """Blocks along x, y, z."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,15 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class VectorRows:
-    """Vectors that are read from rows of as many elements as the parameter at a position says, which must be a
-    multiple."""
+    """Vectors that are read from rows of as many elements as the parameter at a position says, or a constant of the
+    file, which must be a multiple."""
 
     range: TextRange
     vector: str
     place: int
     multiple: int
+    length: int | None = None
+    """The value of the constant; None for a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,21 +215,32 @@ _VECTOR_CAST = re.compile(r"[24](?<=\w[24])\s*\*\s*[>)]")
 
 
 def _vector_rows(function: Function) -> Iterator[VectorRows]:
-    """Yield the vectors at ``x + row * cols``, by the parameter `cols`, where the kernel does not ask whether rows or
-    addresses are multiples."""
+    """Yield the vectors at ``x + row * cols``, by the parameter or constant `cols`, where the kernel does not ask
+    whether rows or addresses are multiples."""
     for cast, vector, pointer in vector_casts(function):
         text = expanded(function, pointer)
-        arrays = [each for each in function.parameters if each.is_pointer and re.search(rf"\b{each.name}\b", text)]
+        pointers = (each for each in function.parameters if each.is_pointer)
+        arrays = [each for each in pointers if re.search(rf"\b{each.name}\b(?!\s*\[)", text)]
         sizes = type_bytes(vector), type_bytes(arrays[0].element) if len(arrays) == 1 else None
         if sizes[0] is None or sizes[1] is None:
             continue
+        multiple, where = sizes[0] // math.gcd(sizes[0], sizes[1]), function.file.parsed.range(cast)
         for place, each in enumerate(function.parameters):
             is_length = each.is_integer and not each.is_pointer and not each.writes
-            is_checked = re.search(rf"\b{each.name}\s*(?:%|&(?!&))|\buintptr_t\b", function.text) is not None
-            if is_length and not is_checked and re.search(rf"[\w)\]]\s*\*\s*{each.name}\b(?!\s*[*/])", text):
-                multiple = sizes[0] // math.gcd(sizes[0], sizes[1])
-                yield VectorRows(function.file.parsed.range(cast), vector, place, multiple)
+            if is_length and _is_row_length(function, each.name, text):
+                yield VectorRows(where, vector, place, multiple)
                 return
+        lengths = {name: function.file.constants[name] for name in names_in_text(text) & function.file.constants.keys()}
+        for name, length in lengths.items():
+            if length > multiple and length % multiple and _is_row_length(function, name, text):
+                yield VectorRows(where, vector, 0, multiple, length)
+                return
+
+
+def _is_row_length(function: Function, name: str, text: str) -> bool:
+    """Return whether an address is a product of the name, and the kernel does not ask whether that is a multiple."""
+    is_checked = re.search(rf"\b{name}\s*(?:%|&(?!&))|\buintptr_t\b", function.text) is not None
+    return not is_checked and re.search(rf"[\w)\]]\s*\*\s*{name}\b(?!\s*[*/])", text) is not None
 
 
 def _reaches(function: Function) -> Iterator[Reach]:
@@ -272,7 +288,8 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
     shared = known_value(function, parts[2]) if len(parts) > 2 else 0
     kernel, place = function.callee(call).rpartition("::")[2], function.file.parsed.range(syntax)
     values = tuple(known_value(function, argument) for argument in function.arguments(call))
-    return LaunchFacts(kernel, block, shared, place, False, _template_values(function, call), values)
+    grid = _block_of(function, parts[0]) if parts else None
+    return LaunchFacts(kernel, block, shared, place, False, _template_values(function, call), values, grid)
 
 
 def _template_values(function: Function, call: Node) -> tuple[int | None, ...]:

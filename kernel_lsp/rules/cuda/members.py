@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from tree_sitter import Node
 
+from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declarations import Sized, allocated
 from kernel_lsp.rules.cuda.definition import Definition
@@ -167,13 +168,21 @@ def returned_values(
 def constant_members(
     parsed: ParsedCuda, node: Node, constants: Mapping[str, int], constant: Callable[[Node | None], int | None]
 ) -> Iterator[tuple[str, int | None]]:
-    """Yield ``static constexpr int kTile = 32;``, or the number that the template of its structure is given."""
+    """Yield ``static constexpr int kTile = 32;``, also of the number that the template of its structure is given."""
     text = parsed.source(node)
     if "constexpr" not in text and "static const" not in text:
         return
     given = template_arguments(parsed, node, constants)
     for member in variables_of(parsed, node, node):
         value = constant(member.value)
-        if value is None and member.value is not None and (text := given.get(parsed.source(member.value), "")):
-            value = integer_literal(text) or constants.get(text)
+        if value is None and member.value is not None and given:
+            value = _number(_replaced(parsed.source(member.value), given), constants)
         yield member.name, value
+
+
+def _number(text: str, constants: Mapping[str, int]) -> int | None:
+    """Return the value of an expression of integers and constants; None for any other."""
+    try:
+        return evaluate_int(parse(text), constants)
+    except ExpressionError:
+        return None

@@ -160,6 +160,12 @@ class CudaFile:
         return frozenset(declarations.SYMBOL.findall(self.parsed.text))
 
     @once
+    def wide_constants(self) -> frozenset[str]:
+        """The constants of the file that have 64 bits."""
+        found = (match[1] or match[2] for match in declarations.WIDE_CONSTANT.finditer(self.parsed.text))
+        return frozenset(found) & self.constants.keys()
+
+    @once
     def bound_functions(self) -> frozenset[str]:
         """The functions that Python code calls as they are: bound by pybind11 or registered with torch."""
         if b"PYBIND11_MODULE" not in self.parsed.data and b"TORCH_LIBRARY" not in self.parsed.data:

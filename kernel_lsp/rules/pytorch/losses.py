@@ -73,6 +73,14 @@ def vocabulary_of_file(scope: Scope) -> int:
     return max(numbers, default=0)
 
 
+def classes_of_view(logits: ast.expr, scope: Scope) -> int:
+    """Return the last size of ``logits.view(-1, VOCABULARY)``, a number or a name of the file; 0 if it is unknown."""
+    match scope.definition(logits):
+        case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[_, last]):
+            return largest_number(last) or _number_of_file(last, scope)
+    return 0
+
+
 def head_size(logits: ast.expr, scope: Scope, depth: int = 0) -> int:
     """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
     found = flow.origins(logits, scope) if depth < MAX_STEPS else []

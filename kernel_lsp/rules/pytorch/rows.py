@@ -47,6 +47,9 @@ _LOOP_MESSAGE = "this loop launches kernels for each index of a dimension: use o
 def loop_over_tensor(scope: Scope) -> Iterator[Hit]:
     for counted in _over_given_tensors(scope):
         yield hit(scope, counted, _LOOP_MESSAGE)
+    for counted in _stacked_products(scope):
+        message = "a matrix product per element of a batch: use `torch.bmm` or `@` of the whole batches"
+        yield Hit(scope.module.range(counted), message, (), INFORMATION)
     for loop in scope.loops if scope.is_forward else ():
         goes_over = isinstance(loop, ast.For) and (_iterates_tensor(loop.iter, scope) or _counts_size(loop, scope))
         if isinstance(loop, ast.For) and goes_over and not (scope.owner is None and runs_model(loop, scope)):
@@ -75,6 +78,36 @@ def _over_given_tensors(scope: Scope) -> Iterator[ast.expr]:
         taken = (ast.unparse(given) for call in calls if _is_of_torch(call, scope) for given in call.args)
         if name in scope.parameters and not _is_known(name, scope) and row in taken and _is_given_tensor(name, scope):
             yield counted
+
+
+def _stacked_products(scope: Scope) -> Iterator[ast.expr]:
+    """Yield what loops go over whose results, products of the rows of two arrays, are stacked: they have one shape."""
+    stacked = [call.args[0] for call in scope.calls if scope.function_name(call) == "stack" and call.args]
+    names = {each.id for each in stacked if isinstance(each, ast.Name)}
+    for each in stacked:
+        if isinstance(each, ast.ListComp | ast.GeneratorExp) and len(each.generators) == 1:
+            generator = each.generators[0]
+            if not generator.ifs and _multiplies_rows(each.elt, generator.target, generator.iter):
+                yield generator.iter
+    for loop in scope.loops if names else ():
+        for statement in loop.body if isinstance(loop, ast.For) else ():
+            match statement:
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[row])):
+                    if name in names and isinstance(loop, ast.For) and _multiplies_rows(row, loop.target, loop.iter):
+                        yield loop.iter
+
+
+def _multiplies_rows(value: ast.expr, target: ast.expr, counted: ast.expr) -> bool:
+    """Return whether a value is a matrix product of one row of each of two names."""
+    match counted, target:
+        case ast.Call(func=ast.Name(id="zip"), args=[ast.Name(), ast.Name()]), ast.Tuple(elts=[ast.Name(), ast.Name()]):
+            rows = {each.id for each in nodes_of(target, ast.Name)}
+        case _:
+            return False
+    products = [(n.left, n.right) for n in nodes_of(value, ast.BinOp) if isinstance(n.op, ast.MatMult)]
+    calls = [call for call in nodes_of(value, ast.Call) if flow.called_name(call) in ("matmul", "mm")]
+    products += [(call.args[0], call.args[1]) for call in calls if len(call.args) == 2]
+    return any({n.id for side in sides for n in nodes_of(side, ast.Name)} == rows for sides in products)
 
 
 def _rows_of(target: ast.expr, counted: ast.expr) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.evidence import NAMES_MASK
 from kernel_lsp.rules.pytorch.program.kinds import Kind
 from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
@@ -222,7 +223,7 @@ def sync_in_loop(scope: Scope) -> Iterator[Hit]:
     "data-dependent-shape",
     INFORMATION,
     on="forward",
-    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where < > == != any all bool mask")),),
+    needs=(" ".join((*_DYNAMIC_FUNCTIONS, "where [")),),
     summary="The size of a result depends on values, so the CPU must wait for it",
     why="""
     A boolean mask as an index, `nonzero`, `masked_select`, `unique` and `torch.where` with one argument give as many
@@ -341,8 +342,10 @@ def _is_mask(index: ast.expr, scope: Scope) -> bool:
         index = scope.definition(index.operand)
     if isinstance(index, ast.Call) and isinstance(index.func, ast.Attribute) and index.func.attr == "bool":
         return True
-    is_named = isinstance(index, ast.Name) and index.id.endswith("mask") and scope.is_tensor(index)
-    return is_named or scope.kind(index) is Kind.MASK
+    if not isinstance(index, ast.Name) or not NAMES_MASK.search(index.id):
+        return scope.kind(index) is Kind.MASK
+    is_given = index.id in scope.parameters and index.id not in scope.assigned
+    return is_given or (index.id.endswith("mask") and scope.is_tensor(index)) or scope.kind(index) is Kind.MASK
 
 
 def _is_long(call: ast.Call, scope: Scope) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
 from kernel_lsp.rules.pytorch.losses import (
+    classes_of_view,
     head_size,
     is_upcast_head,
     is_upcast_of_logits,
@@ -92,7 +93,7 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
             continue  # the loop probably splits the tokens into chunks
         if loss_name(call, scope) == "cross_entropy" and call.args:
             logits = call.args[0]
-            numbers = largest_number(scope.definition(logits), logits)
+            numbers = max(largest_number(scope.definition(logits), logits), classes_of_view(logits, scope))
             size = max(numbers, head_size(logits, scope), outputs_of_layer(logits, scope))
             if size >= LARGE_VOCABULARY:
                 yield hit(scope, call, f"loss over {size} classes: compute head and loss in chunks, or fused")

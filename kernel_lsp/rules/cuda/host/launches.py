@@ -20,6 +20,7 @@ from kernel_lsp.core.plan import (
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.rules.cuda.declare import ERROR, HINT, WARNING, declare
 from kernel_lsp.rules.cuda.function_summary import Block, CheckedPlan, FileFacts, LaunchFacts, Reach
+from kernel_lsp.rules.cuda.numbers.index_products import IndexProduct
 from kernel_lsp.rules.rule import Hit
 
 MAX_THREADS_PER_BLOCK = 1024
@@ -257,7 +258,8 @@ def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
             given = [
                 each.arguments[rows.place : rows.place + 1] for each in file.launches if each.kernel == kernel.name
             ]
-            wrong = [length for (length,) in filter(None, given) if length is not None and length % rows.multiple]
+            lengths = [(rows.length,)] if rows.length is not None else filter(None, given)
+            wrong = [length for (length,) in lengths if length is not None and length % rows.multiple]
             if wrong:
                 message = (
                     f"rows of {wrong[0]} elements: no `{rows.vector}` begins at most of them, pad to {rows.multiple}"
@@ -269,7 +271,7 @@ def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
     "KL278",
     "index-overflows-in-launch",
     WARNING,
-    summary="A launch passes sizes whose product a 32-bit index of the kernel does not hold",
+    summary="A launch has sizes whose product a 32-bit index of the kernel does not hold",
     why="""
     `row * cols` is an `int` where both are. The launch says how large they are: with 60,000 rows of 50,000 elements the
     index wraps, and the kernel accesses memory before its arrays. Widen the first factor.
@@ -307,12 +309,19 @@ def index_overflows_in_launch(file: FileFacts) -> Iterator[Hit]:
         is_known = kernel.products and n_definitions[kernel.name] == 1
         launches = [each for each in file.launches if each.kernel == kernel.name] if is_known else []
         for product in kernel.products:
-            given = [[each.arguments[i] for i in product.places if i < len(each.arguments)] for each in launches]
-            known = [[each for each in sizes if each is not None] for sizes in given]
-            n_places = len(product.places)
-            largest = max((product.factor * math.prod(each) for each in known if len(each) == n_places), default=0)
+            reached = (_reached(launch, product) for launch in launches)
+            largest = max((each for each in reached if each is not None), default=0)
             if largest > product.limit:
                 yield Hit(product.range, f"32-bit overflow: `{product.text}` reaches {largest:,} in a launch")
+
+
+def _reached(launch: LaunchFacts, product: IndexProduct) -> int | None:
+    """Return how large a product becomes in a launch; None for unknown arguments or blocks."""
+    blocks = (None, None, None) if launch.grid is None else launch.grid
+    given = [launch.arguments[place] if place < len(launch.arguments) else None for place in product.places]
+    sizes = [*given, *(blocks[axis] for axis in product.axes)]
+    known = [each for each in sizes if each is not None]
+    return product.factor * math.prod(known) if len(known) == len(sizes) else None
 
 
 def _room(launch: LaunchFacts, reach: Reach) -> int | None:

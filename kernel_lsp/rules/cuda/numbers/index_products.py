@@ -22,13 +22,15 @@ _UNSIGNED = ("unsigned", "unsigned int", "uint32_t")
 
 @dataclass(frozen=True, slots=True)
 class IndexProduct:
-    """A product of at most `factor` times the parameters at `places`, computed in a type that ends at `limit`."""
+    """A product of at most `factor` times the parameters at `places` times the blocks along `axes` of the grid. It is
+    computed in a type that ends at `limit`."""
 
     range: TextRange
     text: str
     places: tuple[int, ...]
     factor: int
     limit: int
+    axes: tuple[int, ...] = ()
 
 
 def index_products(function: Function) -> Iterator[IndexProduct]:
@@ -38,21 +40,43 @@ def index_products(function: Function) -> Iterator[IndexProduct]:
         for place, each in enumerate(function.parameters)
         if each.is_integer and not each.is_wide_integer and not each.writes
     }
-    if len(sizes) < 2 or "*" not in function.text:
+    axes = _axes(function) if "blockIdx" in function.text else {}
+    if (len(sizes) < 2 and not axes) or "*" not in function.text:
         return
-    bounds = _bounds(function, sizes)
-    seen: set[tuple[int, ...]] = set()
+    bounds = _bounds(function, sizes) | {name: [axis] for name, axis in axes.items() if name not in sizes}
+    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     for value in _values(function):
         for node in _products_within(function, value):
             factors = _factors(function, node, bounds)
-            places = () if factors is None else tuple(sorted(sizes[name] for name in factors[1]))
-            if factors is None or len(places) < 2 or places in seen:
+            names = [] if factors is None else factors[1]
+            places = tuple(sorted(sizes[name] for name in names if name in sizes))
+            along = tuple(sorted(_AXES[name] for name in names if name in _AXES))
+            if factors is None or len(places) + 2 * len(along) < 2 or (places, along) in seen:
                 continue
-            seen.add(places)
-            names = function.names_in(node)
-            is_unsigned = any(v.element in _UNSIGNED for name in names for v in function.named(name))
+            seen.add((places, along))
+            used = function.names_in(node)
+            is_unsigned = "blockIdx" in used or any(v.element in _UNSIGNED for n in used for v in function.named(n))
             limit = 2 * MAX_NARROW + 1 if is_unsigned else MAX_NARROW
-            yield IndexProduct(function.file.parsed.range(node), function.source(node), places, factors[0], limit)
+            where = function.file.parsed.range(node), function.source(node)
+            yield IndexProduct(*where, places, factors[0], limit, along)
+
+
+_AXES = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
+
+
+def _axes(function: Function) -> dict[str, str]:
+    """Return the index of the block that each 32-bit variable holds, and each index by itself. One that the kernel
+    compares has a bound of its own."""
+    compared = {found[0] or found[1] for found in _COMPARED.findall(function.text)}
+    found = {axis: axis for axis in _AXES if axis in function.text}
+    for variable in function.all_variables():
+        axis = "" if variable.value is None else function.source(variable.value)
+        if axis in found and variable.is_integer and not variable.is_wide_integer and not variable.writes:
+            found[variable.name] = axis
+    return {name: axis for name, axis in found.items() if name not in compared and axis not in compared}
+
+
+_COMPARED = re.compile(r"(\w+(?:\.\w+)?)\s*(?:[<>]=?|[=!]=)(?![<>=])|(?<![<>-])[<>]=?\s*(\w+(?:\.\w+)?)")
 
 
 def _products_within(function: Function, value: Node) -> Iterator[Node]:
@@ -97,6 +121,13 @@ def _may_reach_sizes(variable: Variable) -> bool:
     return variable.is_integer and not variable.is_wide_integer and not is_of_block
 
 
+def _is_wide_constant(function: Function, node: Node) -> bool:
+    """Return whether a constant makes a product one of 64 bits: ``1024LL``, or a name that is declared so."""
+    if node.type == "number_literal":
+        return function.source(node).lower().endswith("l")
+    return not function.names_in(node).isdisjoint(function.file.wide_constants)
+
+
 def _factors(
     function: Function, node: Node | None, bounds: dict[str, list[str]], depth: int = 0
 ) -> tuple[int, list[str]] | None:
@@ -106,8 +137,8 @@ def _factors(
     is_combined = node.type == "binary_expression" and function.operator(node) in ("*", "+")
     value = None if is_combined else function.constant(node)
     if value is not None:
-        return (value, []) if value > 0 else None
-    if node.type == "identifier":
+        return (value, []) if value > 0 and not _is_wide_constant(function, node) else None
+    if node.type in ("identifier", "field_expression"):
         size = bounds.get(function.source(node))
         return None if size is None else (1, size)
     if node.type == "parenthesized_expression" and node.named_child_count == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernel_lsp.rules.cuda.bounds.thread_range import block_size
@@ -39,10 +40,8 @@ class Shape:
 def shape_of(function: Function) -> Shape:
     """Return the block of the kernel's first launch whose size is known, or an implied one."""
     guess = DEFAULT_SIDE if re.search(r"(?:threadIdx|thread_index\(\))\.y", whole_text(function)) else DEFAULT_THREADS
-    for launch in function.file.launch_shapes.get(function.name, ()):
-        if 0 < math.prod(launch.block) <= MAX_THREADS:
-            template = tuple(None if each is None else Value(each) for each in launch.template)
-            return Shape(launch.block, True, template, guess, launch=launch)
+    for shape in _launched(function, guess):
+        return shape
     sides = [_implied(function, axis) for axis in ("x", "y")]
     if guess == DEFAULT_SIDE:
         x, y = (
@@ -58,6 +57,22 @@ def shape_of(function: Function) -> Shape:
         return Shape((stated, 1, 1), True, (), guess)
     extent = sides[0] or _extent(function) or guess
     return Shape((extent, 1, 1), bool(sides[0]), (), guess, True)
+
+
+def larger_shape_of(function: Function, shape: Shape) -> Shape | None:
+    """Return the largest block of the kernel's launches, if the given one is that of another launch and smaller."""
+    if shape.launch is None:
+        return None
+    largest = max(_launched(function, shape.guess), key=lambda each: math.prod(each.block))
+    return largest if math.prod(largest.block) > math.prod(shape.block) else None
+
+
+def _launched(function: Function, guess: int) -> Iterator[Shape]:
+    """Yield the blocks of the kernel's launches whose size is known and possible."""
+    for launch in function.file.launch_shapes.get(function.name, ()):
+        if 0 < math.prod(launch.block) <= MAX_THREADS:
+            template = tuple(None if each is None else Value(each) for each in launch.template)
+            yield Shape(launch.block, True, template, guess, launch=launch)
 
 
 def whole_text(function: Function) -> str:

@@ -13,8 +13,8 @@ from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.members import plain_name, structure_of
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
-from kernel_lsp.rules.cuda.simulation.expressions import Calculator
-from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Stopped
+from kernel_lsp.rules.cuda.simulation.expressions import INDICES_OF_GROUPS, Calculator
+from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Loop, Stopped
 from kernel_lsp.rules.cuda.simulation.values import (
     BLOCK,
     DATA,
@@ -56,6 +56,9 @@ _CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
 _WARP_CALLS = re.compile(
     r"(?:__shfl|__any|__all|__ballot|__match|__reduce|__syncwarp|__activemask)\w*|(?:\w+\.)?(?:shfl\w*|any|all|ballot)|cg::reduce|(?:cg|cooperative_groups)::(?:reduce|\w+_scan)"
 )
+
+_VOTES = re.compile(r"__(?:any|all|ballot|reduce_\w+)_sync|__activemask")
+"""Calls whose result all lanes of a mask share."""
 
 
 class Caller(Calculator):
@@ -156,7 +159,9 @@ class Caller(Calculator):
             values = [self.value(each) for each in given]
             is_whole = bool(values) and values[0].number in (0xFFFFFFFF, -1) and "shfl" in name
             self.warp_barrier(node, is_whole)
-            return Value(None, DATA | ELECTED, True, parts=self.exchanged(name, values, node))
+            is_shared = _VOTES.fullmatch(name) is not None or _is_broadcast(name, values)
+            parts = self.exchanged(name, values, node)
+            return Value(None, DATA | ELECTED, True, parts=parts, of_warps=is_shared or None)
         if last in ("this_thread_block", "tiled_partition", "this_grid", "coalesced_threads", "binary_partition"):
             group = {"this_thread_block": "block", "this_grid": "grid"}.get(last, "tile")
             return Value(None, group=group)
@@ -167,6 +172,8 @@ class Caller(Calculator):
     def _method(self, node: Node, function: Node, name: str) -> Value | None:
         owner, method = function.child_by_field_id(fields.ARGUMENT), name.rpartition(".")[2].rpartition(">")[2]
         group = "" if owner is None or owner.type != "identifier" else self._group_of(owner)
+        if method in INDICES_OF_GROUPS:
+            return Value(None, group=INDICES_OF_GROUPS[method])
         if not group:
             return None
         if method == "sync":
@@ -336,16 +343,54 @@ class Caller(Calculator):
 
     # macros
 
+    def _run_function_definition(self, node: Node) -> None:
+        """Run a loop that a macro begins, ``GRID_LOOP(i, n) { ... }``, once: the grammar takes it for a function."""
+        declarator, body = node.child_by_field_id(fields.DECLARATOR), node.child_by_field_id(fields.BODY)
+        head = None if declarator is None else self._head_of_loop(declarator)
+        if head is None or declarator is None:
+            self.run(body)
+            return
+        entered, origins = self.threads(), self.origins
+        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), depth=len(self.frames) - 1)
+        loop.is_open, loop.n_exchanges = True, self.n_exchanges
+        parsed, statement = head
+        self.frames.append(Frame(parsed, declarator, True, [{}]))
+        self.run(statement.child_by_field_name("initializer"))
+        condition = self.value(statement.child_by_field_id(fields.CONDITION))
+        cells = self.frames.pop().scopes[-1]
+        self.frame.scopes.append(cells)
+        self.loops.append(loop)
+        self.branch(condition, declarator, lambda: self.run(body), lambda: None, declarator)
+        self.loops.pop()
+        self.frame.scopes.pop()
+        self.left_loop(loop)
+        del self.splits[loop.splits :]
+        left = [a and not b for a, b in zip(entered, self.frame.returned, strict=True)]
+        self.mask, self.origins = None if all(left) else left, origins
+
+    def _head_of_loop(self, declarator: Node) -> tuple[ParsedCuda, Node] | None:
+        """Return the `for` that a macro of the file stands for, and its parsed text; None for any other macro."""
+        name, given = declarator.child_by_field_id(fields.DECLARATOR), declarator.child_by_field_id(fields.PARAMETERS)
+        parameters, text = self.file.macros.get("" if name is None else self.source(name), (None, ""))
+        if parameters is None or given is None:
+            return None
+        arguments = dict(zip(parameters, [self.source(each) for each in given.named_children], strict=False))
+        parsed, block = self._parsed_macro(text, arguments)
+        statements = [] if block is None else block.named_children
+        is_loop = bool(statements) and statements[0].type == "for_statement"
+        return (parsed, statements[0]) if is_loop and len(statements) == 1 else None
+
+    def _parsed_macro(self, body: str, given: dict[str, str] | None) -> tuple[ParsedCuda, Node | None]:
+        text = re.sub(r"\w+", lambda found: given.get(found[0], found[0]), body) if given else body
+        if text not in self.snippets:
+            self.snippets[text] = _snippet(text)
+        return self.snippets[text]
+
     def of_macro(
         self, body: str, given: dict[str, str] | None, call: Node | None = None, is_place: bool = False
     ) -> Value | Place | Cell:
         """Return the value of a macro's text, or the place that it names."""
-        text = body
-        if given:
-            text = re.sub(r"\w+", lambda found: given.get(found[0], found[0]), body)
-        if text not in self.snippets:
-            self.snippets[text] = _snippet(text)
-        parsed, block = self.snippets[text]
+        parsed, block = self._parsed_macro(body, given)
         if block is None or len(self.frames) >= 2 * MAX_CALLS:
             raise Stopped
         frame = Frame(parsed, call, True, [{}])
@@ -371,6 +416,11 @@ def _snippet(text: str) -> tuple[ParsedCuda, Node | None]:
     )
     is_broken = parsed.tree.root_node.has_error
     return parsed, None if definition is None or is_broken else definition.child_by_field_id(fields.BODY)
+
+
+def _is_broadcast(name: str, values: list[Value]) -> bool:
+    """Return whether a shuffle gives all lanes the value of one."""
+    return name == "__shfl_sync" and len(values) == 3 and isinstance(values[2].number, int)
 
 
 def _n_parameters(definition: Definition) -> int:

@@ -39,6 +39,8 @@ from kernel_lsp.rules.cuda.simulation.values import (
 from kernel_lsp.rules.cuda.variables import type_bytes
 
 _TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
+INDICES_OF_GROUPS = {"thread_index": "threadIdx", "group_index": "blockIdx", "dim_threads": "blockDim"}
+"""Methods of a group that return an index of the block in three dims."""
 
 
 class Calculator(Looper):
@@ -347,16 +349,15 @@ class Calculator(Looper):
 
     def _global(self, name: str) -> Cell:
         """Return a name that no function declares: a constant, a macro, or a variable of the file."""
-        known = self.globals.get(name)
-        if known is not None:
-            return known
-        value = self._global_value(name)
-        cell = self.globals[name] = Cell(value)
-        return cell
+        if name not in self.globals:
+            self.globals[name] = Cell(self._global_value(name))
+        return self.globals[name]
 
     def _global_value(self, name: str) -> Value:
         if name == "warpSize":
             return Value(WARP)
+        if name in _TID:
+            return Value(None, group=name)
         if (constant := name.rpartition("::")[2]) in self.file.constants:
             return Value(self.file.constants[constant])
         if name in self.file.shared_names:
@@ -383,10 +384,10 @@ class Calculator(Looper):
             return Cell(self._builtin(text, "xyz".index(member)))
         if owner is None:
             return Cell(UNKNOWN)
-        if owner.type == "call_expression" and text.endswith(("thread_index()", "group_index()", "dim_threads()")):
-            kind = "threadIdx" if "thread_index" in text else "blockIdx" if "group_index" in text else "blockDim"
-            return Cell(self._builtin(kind, "xyz".index(member)))
-        return self._member_of(self.place(owner), member, node)
+        found = self.place(owner)
+        if isinstance(found, Cell) and found.value.group in _TID and member in ("x", "y", "z"):
+            return Cell(self._builtin(found.value.group, "xyz".index(member)))
+        return self._member_of(found, member, node)
 
     def _member_of(self, found: Cell | Place, member: str, node: Node) -> Cell | Place:
         while isinstance(found, Cell) and found.place is not None:

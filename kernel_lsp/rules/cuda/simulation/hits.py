@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kernel_lsp.rules.cuda.declare import hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.assumed_block import shape_of
+from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, larger_shape_of, shape_of
 from kernel_lsp.rules.cuda.simulation.watcher import Fault, Watcher
 from kernel_lsp.rules.rule import Hit
 
@@ -88,6 +88,16 @@ def _simulate(function: Function) -> Iterator[Fault]:
         watcher.run_kernel()
         if not watcher.is_misfit:
             yield from watcher.faults.values()
+            yield from _beyond_in_larger(function, shape)
             return
         x, y, z = shape.block
         shape = replace(shape, block=(x // 2, y, z) if y == 1 else (x, max(1, y // 2), z))
+
+
+def _beyond_in_larger(function: Function, shape: Shape) -> Iterator[Fault]:
+    """Yield the indices out of bounds in the launch of the most threads: arrays may have the size of another one."""
+    larger = larger_shape_of(function, shape)
+    if larger is not None:
+        watcher = Watcher(function, larger)
+        watcher.run_kernel()
+        yield from (fault for fault in watcher.faults.values() if fault.code == "KL218")

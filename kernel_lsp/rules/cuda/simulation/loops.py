@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import operator
 import re
+from itertools import pairwise
 
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.simulation.machine import Loop, Machine, Split
-from kernel_lsp.rules.cuda.simulation.values import DATA, FOREIGN, SIZE, Cell, Value, applied, lanes, truths, unknown
+from kernel_lsp.rules.cuda.simulation.values import (
+    DATA,
+    FOREIGN,
+    SIZE,
+    WARP,
+    Cell,
+    Value,
+    applied,
+    lanes,
+    truths,
+    unknown,
+)
 
 MAX_EXACT_ROUNDS, MAX_OPEN_ROUNDS, MAX_REPEATED_ROUNDS = 300, 2, 2
 """Maximum iterations of a loop whose bound is known, of one whose bound is not, and of one that steps evenly, before
@@ -129,39 +141,39 @@ class Looper(Machine):
         if round_ == 0:
             if value.differs:
                 self.conditions.append(value)
-            if (
-                value.differs
-                and value.origins
-                and not value.origins & FOREIGN
-                and not self._ends_together(condition, update)
-            ):
-                self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
+            if value.differs and value.origins and not value.origins & FOREIGN:
+                n_together = self._n_together(condition, update)
+                if n_together < self.n_threads:
+                    is_of_warps = value.is_of_warps or n_together == WARP
+                    self.splits.append(Split(condition, len(self.frames), is_of_warps))
         if value.is_open:
             return True
         self.mask = self.narrowed(truths(value.number, self.n_threads))
         return self.is_active()
 
-    def _ends_together(self, condition: Node, update: Node | None) -> bool:
-        """Return whether all threads run a loop equally often, as where its bound is rounded up to whole blocks."""
+    def _n_together(self, condition: Node, update: Node | None) -> int:
+        """Return how many neighbouring threads run a loop equally often: the block or a warp where the bound is rounded
+        up to whole ones, and else 1."""
         left, right = condition.child_by_field_id(fields.LEFT), condition.child_by_field_id(fields.RIGHT)
         if condition.type != "binary_expression" or left is None or left.type != "identifier" or update is None:
-            return False
+            return 1
         cell = self.cell(self.source(left))
         if cell is None or right is None:
-            return False
+            return 1
         before, bound = cell.value, self.value(right)
         self.value(update)
         step = applied("-", cell.value, before)
         cell.value = before
-        if not isinstance(step.number, int) or step.number <= 0 or not isinstance(bound.number, int):
-            numbers = step.number if isinstance(step.number, list) else []
-            step = Value(numbers[0]) if numbers and len(set(numbers)) == 1 and numbers[0] > 0 else Value(None)
-        if not isinstance(step.number, int) or not isinstance(bound.number, int) or before.number is None:
-            return False
-        rounds = {
-            (bound.number - first + step.number - 1) // step.number for first in lanes(before.number, self.n_threads)
-        }
-        return len(rounds) == 1
+        steps = set(lanes(step.number, 1))
+        length = steps.pop() if step.number is not None and len(steps) == 1 else 0
+        if length <= 0 or not isinstance(bound.number, int) or before.number is None:
+            return 1
+        firsts = lanes(before.number, self.n_threads)
+        if not step.origins & SIZE:
+            rounds = [(bound.number - first + length - 1) // length for first in firsts]
+            return self.n_threads if len(set(rounds)) == 1 else WARP if Value(rounds).is_of_warps else 1
+        together = (size for size in (self.n_threads, WARP) if self.n_threads % size == 0)
+        return next((size for size in together if _is_whole(bound.number, firsts, size)), 1)
 
     def _run_break_statement(self, node: Node) -> None:
         if self.loops:
@@ -199,3 +211,12 @@ class Looper(Machine):
         if may_split:
             self.splits.pop()
         self.mask, self.origins, self.path = before, origins, path
+
+
+def _is_whole(bound: int, firsts: list[int], size: int) -> bool:
+    """Return whether no bound that differs by whole groups of so many threads ends a loop within a group."""
+    distance = firsts[1] - firsts[0] if len(firsts) > 1 else 0
+    if distance <= 0 or any(two - one != distance for one, two in pairwise(firsts[:size])):
+        return len(set(firsts)) == 1
+    rest = (bound - firsts[0]) % (distance * size)
+    return rest == 0 or rest > distance * (size - 1)

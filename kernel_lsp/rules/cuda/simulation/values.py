@@ -90,7 +90,8 @@ class Value:
     group: str = ""
     """The kind of a cooperative group: `block`, `tile` or `grid`."""
     of_warps: bool | None = None
-    """True where a comparison's sides have one number for each warp, False where not; None for other numbers."""
+    """True for a vote, and where a comparison's sides have one number for each warp, False where not; None for other
+    numbers."""
     possible: list[bool] | None = None
     """The threads for which an unknown condition may hold; None for all."""
     is_own: bool = False
@@ -149,18 +150,34 @@ def element_bytes(pointer: Value) -> int | None:
     return n_bytes
 
 
+def room_of(base: Value, memory: Memory) -> tuple[int, int | None]:
+    """Return the element of its array at which a pointer begins, 0 for a row, and the elements of the row or array;
+    None where the text does not say them."""
+    if base.dims:
+        extent = base.dims[0]
+        is_known = len(base.dims) <= len(memory.extents) and memory.extents[-len(base.dims)] == extent
+        return 0, extent if is_known else None
+    n_bytes, is_fixed = memory.n_bytes, isinstance(base.number, int) and not base.origins
+    if memory.kind != "shared" or n_bytes is None or not is_fixed or not isinstance(base.number, int):
+        return 0, None
+    is_whole = base.number % base.width == 0 and n_bytes % base.width == 0
+    return base.number // base.width, n_bytes // base.width if is_whole else None
+
+
 def unknown(*sources: Value, origins: int = 0) -> Value:
     """Return an unknown number that differs between threads if any of its sources does."""
     loads: frozenset = frozenset()
-    varies = is_own = False
+    varies = is_own = of_warps = False
     parts: list[int] | None = None
     for source in sources:
+        of_warps = of_warps or source.of_warps is True
         parts = joined(parts, source.parts)
         is_own = is_own or source.is_own
         origins |= source.origins
         varies = varies or source.differs
         loads |= source.loads
-    return Value(None, origins, varies, loads=loads, is_own=is_own, parts=parts)
+    is_of_warps = True if of_warps and all(source.is_of_warps or not source.differs for source in sources) else None
+    return Value(None, origins, varies, loads=loads, is_own=is_own, parts=parts, of_warps=is_of_warps)
 
 
 def joined(one: list[int] | None, two: list[int] | None) -> list[int] | None:
@@ -242,7 +259,8 @@ def selected(threads: list[bool], chosen: Value, other: Value) -> Value:
         if found.parts is not None:
             sides = [each.parts or [0] * len(threads) for each in (chosen, other)]
             found.parts = [a if is_chosen else b for is_chosen, a, b in zip(threads, *sides, strict=True)]
-        return replace(found, varies=True, memory=memory, width=chosen.width if chosen.memory else other.width)
+        width = chosen.width if chosen.memory else other.width
+        return replace(found, varies=True, memory=memory, width=width, of_warps=None)
     one, two = (lanes(each.number, len(threads)) for each in (chosen, other))
     number = [a if is_chosen else b for is_chosen, a, b in zip(threads, one, two, strict=True)]
     return replace(chosen, number=number, origins=chosen.origins | other.origins, loads=chosen.loads | other.loads)

@@ -34,6 +34,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Value,
     key_of,
     lanes,
+    room_of,
 )
 from kernel_lsp.rules.cuda.variables import type_bytes
 
@@ -225,17 +226,15 @@ class Watcher(Caller):
         memory, number = base.memory, index.number
         if (
             memory is None
-            or not base.dims
             or number is None
             or index.origins
             or self.origins & (DATA | ELECTED | SIZE | GUESSED) & ~self._harmless()
         ):
             return ""
-        extent = base.dims[0]
-        known = len(base.dims) <= len(memory.extents) and memory.extents[len(memory.extents) - len(base.dims)] == extent
-        if extent is None or not known or not memory.extents:
+        first, extent = room_of(base, memory)
+        if extent is None:
             return ""
-        numbers = lanes(number, self.n_threads)
+        numbers = [first + each for each in lanes(number, self.n_threads)]
         mask = self.threads()
         is_one = (
             not isinstance(number, list)

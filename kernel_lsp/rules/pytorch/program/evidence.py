@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from kernel_lsp.rules.pytorch.program.functions import FunctionNode
@@ -19,6 +20,11 @@ from kernel_lsp.rules.pytorch.program.kinds import (
 from kernel_lsp.rules.pytorch.program.parsing import nodes_of
 from kernel_lsp.rules.pytorch.program.scopes import Scope
 
+NAMES_MASK = re.compile(
+    r"mask$|^(?:is_|has_|not_|in)?(?:valid|visible|keep|kept|observed|finite|active|alive|foreground|selected|present"
+    r"|missing|matched|labell?ed|positive|negative)(?:_\w+)?$"
+)
+"""A name that reads as a condition on each element. A list has no such index."""
 _FORWARD_EVIDENCE = TENSOR_ONLY_METHODS | ARRAY_LIKE_NAMES
 
 
@@ -72,9 +78,10 @@ def tensor_parameters(node: FunctionNode, unclear: set[str], scope: Scope, calls
                 masks.add(used.value.id)
             elif used.attr in ("shape", "device"):
                 (shaped if used.attr == "shape" else placed).add(used.value.id)
+    annotated = calls.scope.parameters - unclear
     for call in nodes_of(node, ast.Call) if not found >= unclear else ():
         if call.args and not isinstance(call.args[0], ast.Constant):
-            names, is_list = _tensors_taken(call, unclear, calls)
+            names, is_list = _tensors_taken(call, unclear, calls, annotated)
             (lists if is_list else found).update(names)
     found |= (shaped | _operands(node)) & placed  # arrays have no device, and modules neither shape nor arithmetic
     kinds = dict.fromkeys(masks & unclear, Kind.MASK) | dict.fromkeys(lists & unclear, Kind.TENSORS)
@@ -87,12 +94,16 @@ def _operands(node: FunctionNode) -> set[str]:
     return {side.id for side in sides if isinstance(side, ast.Name)}
 
 
-def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple[set[str], bool]:
+def _tensors_taken(
+    call: ast.Call, unclear: set[str], calls: CallKinds, annotated: frozenset[str]
+) -> tuple[set[str], bool]:
     """Return the unclear names in a call's first argument that must be tensors, or the one name that must be a list
     of tensors. The flag marks a list."""
     first = call.args[0]
     listed = first.elts if isinstance(first, ast.List | ast.Tuple) else None
-    names = _only_name(first) if listed is None else {part.id for part in listed if isinstance(part, ast.Name)}
+    names = (
+        _only_name(first, annotated) if listed is None else {part.id for part in listed if isinstance(part, ast.Name)}
+    )
     names &= unclear
     if not names or calls.of(call.func) is not Kind.TENSOR:
         return set(), False
@@ -104,9 +115,9 @@ def _tensors_taken(call: ast.Call, unclear: set[str], calls: CallKinds) -> tuple
     return (set(), False) if listed is not None or name in TAKES_NUMBERS else (names, False)
 
 
-def _only_name(node: ast.expr) -> set[str]:
-    """Return the single name that arithmetic, and methods that arrays share, are applied to. If their result is a
-    tensor, so is the name."""
+def _only_name(node: ast.expr, annotated: frozenset[str]) -> set[str]:
+    """Return the single name that arithmetic, methods that arrays share, and masks are applied to. If their result is a
+    tensor, so is the name. An annotated parameter is no mask."""
     found: set[str] = set()
     parts = [node]
     while parts:
@@ -118,6 +129,10 @@ def _only_name(node: ast.expr) -> set[str]:
             case ast.UnaryOp(operand=operand):
                 parts.append(operand)
             case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in ARRAY_LIKE_NAMES:
+                parts.append(value)
+            case ast.Subscript(value=value, slice=ast.Name(id=index)) if index not in annotated and NAMES_MASK.search(
+                index
+            ):
                 parts.append(value)
             case ast.Constant():
                 pass

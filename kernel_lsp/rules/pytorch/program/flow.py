@@ -4,6 +4,7 @@ a parameter, what an attribute holds, and whether code runs in each step of a tr
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -193,6 +194,7 @@ def _values(node: ast.expr, scope: Scope) -> Iterator[Value]:
                 yield from given(name, scope)
         case ast.Attribute(value=owner, attr=attribute):
             yield from stored(attribute, class_of(owner, scope), scope)
+            yield from _given_to_field(owner, attribute, scope)
         case ast.Call():
             yield from returned(node, scope)
         case ast.Subscript(value=inner, slice=ast.Constant(value=key)):
@@ -202,6 +204,29 @@ def _values(node: ast.expr, scope: Scope) -> Iterator[Value]:
                     yield part, where
         case ast.IfExp(body=body, orelse=orelse):
             yield from ((body, scope), (orelse, scope))
+
+
+def _given_to_field(owner: ast.expr, attribute: str, scope: Scope) -> Iterator[Value]:
+    """Yield what calls of a record's class, which has fields and no constructor of its own, give for a field."""
+    fields = record_fields(class_of(owner, scope), scope)
+    for made, where in origins(owner, scope) if attribute in fields else ():
+        if isinstance(made, ast.Call) and record_fields(called_name(made), where) == fields:
+            named = {each.arg: each.value for each in made.keywords if each.arg}
+            given = dict(zip(fields, made.args, strict=False)) | named
+            yield from ((given[name], where) for name in (attribute,) if name in given)
+
+
+def record_fields(class_name: str, scope: Scope) -> list[str]:
+    """Return the fields of a class of the file that is a named tuple or a data class; none for others."""
+    node = scope.functions.classes.get(class_name)
+    if node is None or method_of(class_name, "__init__", scope):
+        return []
+    notes = " ".join(ast.unparse(each) for each in (*node.bases, *node.decorator_list))
+    named = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
+    return [each.id for each in named if isinstance(each, ast.Name)] if _RECORD.search(notes) else []
+
+
+_RECORD = re.compile(r"\b(?:NamedTuple|dataclass|TypedDict)\b")
 
 
 def _part(whole: ast.expr, key: object) -> ast.expr | None:
@@ -304,6 +329,10 @@ def iterated(value: ast.expr, name: str, scope: Scope) -> ast.expr | None:
             return next((part for part, each in pairs if isinstance(each, ast.Name) and each.id == name), None)
         case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, ast.Name(id=last)]):
             return inner if last == name else None
+        case ast.Call(func=ast.Attribute(value=inner, attr="items"), args=[]), ast.Tuple(elts=[_, ast.Name(id=last)]):
+            return inner if last == name else None
+        case ast.Call(func=ast.Attribute(value=inner, attr="values"), args=[]), ast.Name():
+            return inner
     return value
 
 

@@ -88,6 +88,8 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
             return True
         case ast.Call(func=function) if calls_model(function, scope) or _calls_loss(function, scope):
             return True
+        case ast.Dict(values=parts) | ast.Call(func=ast.Name(), args=parts) if _is_record(node, scope):
+            return any(is_on_device(each, scope, depth + 1) for each in parts)
         case ast.Call(func=function) if scope.dotted(function).endswith(_NORMS) or _computes(node, scope, depth + 1):
             return True
         case ast.Call(args=[first, *_]) if scope.dotted(node.func).startswith("torch."):
@@ -113,6 +115,11 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
         case ast.BinOp(left=left, right=right):
             return any(is_on_device(side, scope, depth + 1) for side in (left, right))
     return False
+
+
+def _is_record(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the node makes a dict, a named tuple or an object of a data class."""
+    return isinstance(node, ast.Dict) or bool(flow.record_fields(flow.called_name(node), scope))
 
 
 def _is_followed_to_device(node: ast.expr, scope: Scope, depth: int) -> bool:
