@@ -126,8 +126,10 @@ _VERSION = re.compile(r"\s*//\s*kernel-lsp\s*:[ \t]*")
 _KEY_START = re.compile(r"\s*//\s*([A-Za-z][\w-]{0,30})[ \t]*([\[:])(?!:)")
 _DIRECTIVE = re.compile(r"\s*([A-Za-z][\w-]{0,30})\s*(?:\[([^\]]*)\]\s*)?:(?!:)")
 _CALLS = ("op", "launch", "library")
-_CALL_LIKE = re.compile(r"[\w:.]+\s*[<(]")
-"""Beginning of a value that may go on in the next line."""
+_CALL_LIKE = re.compile(r"[\w:.]+[<(]|.*<<<")
+"""Beginning of a value that may go on in the next line. Prose has a space before a bracket."""
+_PLAIN_WORDS = re.compile(r"[^<>=()\[\]]*|.*\w\s+\w+\s+\w.*")
+"""A value that is prose: it has no signs of a directive, or three words in a row."""
 _BEHIND_KEY = re.compile(r"\s*//\s*[\w-]+[ \t]*(?:\[[^\]]*\][ \t]*)?:")
 _LAUNCH_LIKE = re.compile(r"<<<|\)\s*->")
 _COLONLESS = re.compile(rf"\s*//[ \t]{{0,{MIN_CONTINUATION_INDENT - 1}}}({'|'.join(DIRECTIVE_KEYS)})[ \t]+([^\s:\[].*)")
@@ -258,15 +260,18 @@ def _find_lost_colons(lines: list[str], start: int, stop: int, block: Block) -> 
 
 def _find_orphans(lines: list[str], stop: int, block: Block) -> None:
     """Report directives after an empty line, which are not part of the plan: an error where one has a directive's
-    value, as the kernels would run without it."""
+    value, as the kernels would run without it, and nothing where it is prose."""
     for index in range(stop, len(lines)):
         if lines[index].strip() and not _COMMENT.match(lines[index]):
             return
         match = _KEY_START.match(lines[index])
         if match and match.group(1) in DIRECTIVE_KEYS:
             key, value = match.group(1), _BEHIND_KEY.sub("", lines[index][:MAX_HEADER_LINE_CHARACTERS]).strip()
-            is_prose = match.group(2) == ":" and not (_CALL_LIKE if key in _CALLS else _VALUE_LIKE[key]).match(value)
+            is_value = (_CALL_LIKE if key in _CALLS else _VALUE_LIKE[key]).match(value) is not None
+            is_prose = match.group(2) == ":" and _PLAIN_WORDS.fullmatch(value) is not None
+            if is_prose and not (is_value and key in _CALLS):
+                continue
             message = f"this '{key}' line is not read: the plan ends at the empty line {stop + 1}"
             span = Span(index + 1, match.start(1) + 1, len(lines[index]) + 1)
-            severity = Severity.WARNING if is_prose else Severity.ERROR
+            severity = Severity.ERROR if is_value or match.group(2) == "[" else Severity.WARNING
             block.findings.append(finding(PlanCode.MISPLACED_DIRECTIVE, message, span, severity))

@@ -228,10 +228,23 @@ def test_a_directive_after_an_empty_line_is_an_error(line: str) -> None:
     check(f"{HEADER}{OPERATION}\n// {line}\n", "misplaced-directive", 4, 4)
 
 
-def test_prose_after_an_empty_line_is_a_warning() -> None:
-    result = parse(f"{HEADER}{OPERATION}\n// launch: one block for each row\n")
-    assert result.plan is not None
-    assert [(f.code, f.severity, f.line) for f in result.findings] == [("misplaced-directive", Severity.WARNING, 4)]
+@pytest.mark.parametrize(
+    ("line", "severities"),
+    [
+        ("launch: one block for each row", []),
+        ("launch: norm_rows (one block for each row)", []),
+        ("where: rows > 0 in every caller of this file", []),
+        ("task: see the issue", []),
+        ("launch: norm_rows (rows)", [Severity.WARNING]),
+        ("fill: out", []),
+        ("scratch: partial = f32[B]", [Severity.WARNING]),
+        ("library[D > 1] the rest", [Severity.ERROR]),
+    ],
+)
+def test_prose_after_an_empty_line_is_no_directive(line: str, severities: list[Severity]) -> None:
+    result = parse(f"{HEADER}{OPERATION}\n// {line}\n")
+    assert (result.plan is None) is (Severity.ERROR in severities)
+    assert [f.severity for f in result.findings if f.code == "misplaced-directive"] == severities
 
 
 def test_a_second_version_line_is_refused() -> None:
