@@ -11,12 +11,14 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import TypeGuard
 
+from kernel_lsp.source.call_arguments import Function, Module, Place, literal_of
 from kernel_lsp.source.python_file import (
     USE_PREFIX,
     Definition,
@@ -94,36 +96,89 @@ def revert_operator(root: Path, name: str) -> Rewritten:
     return _rewritten(root, f"{USE_PREFIX}{name}", lambda file: _revert_edits(file, name))
 
 
-def calls_elsewhere(root: Path, target: Path, called: str) -> Iterator[ast.Call]:
+def calls_elsewhere(root: Path, target: Path, called: str, depth: int = 2) -> Iterator[ast.Call]:
     """Yield the calls of `called` in the other files of a workspace without tests, whose sizes are small. Of their
-    arguments those stay that are literals, or constants at the top of their file; any other one is a name that nothing
-    defines."""
-    deadline = time.monotonic() + MAX_SCAN_S
-    for path in islice(python_files(root), MAX_FILES):
-        is_read = path != target and not _is_test(path.relative_to(root)) and time.monotonic() < deadline
-        file = _read(path, called.rpartition(".")[2]) if is_read else None
-        if file is None:
-            continue
-        names = {name for name, _, _ in _imported(file, root, target, called)}
-        constants = {
-            node.targets[0].id: node.value
-            for node in file.tree.body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    arguments those stay whose values the workspace's text says; any other one is a name that nothing defines. `depth`
+    bounds the factories between a call and its values."""
+    for file, names in _callers_of(root, target, called):
+        module = _module(file, root, depth)
+        inside = {
+            id(each): node for node in ast.walk(file.tree) if isinstance(node, Function) for each in ast.walk(node)
         }
-        for call in file.calls:
+        for call in map(_without_partial, file.calls):
             if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names:
-                arguments = [_literal(each, constants) for each in call.args]
-                keywords = [ast.keyword(each.arg, _literal(each.value, constants)) for each in call.keywords]
+                place = Place(module, inside.get(id(call.func)))
+                arguments = [_literal(each, place) for each in call.args]
+                keywords = [
+                    ast.keyword(name, _literal(value, place))
+                    for each in call.keywords
+                    for name, value in _spread(each, file)
+                ]
                 yield ast.Call(call.func, arguments, keywords)
 
 
-def _literal(argument: ast.expr, constants: Mapping[str, ast.expr]) -> ast.expr:
-    value = constants.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
-    try:
-        ast.literal_eval(value)
-    except (ValueError, TypeError, RecursionError):
-        return ast.Name(UNKNOWN_NAME)
-    return value
+def _callers_of(root: Path, target: Path, called: str) -> Iterator[tuple[_File, set[str]]]:
+    """Yield the other files that may call `called`, each with its names there. Files that give it another name are read
+    first, and then those that have that name alone."""
+    deadline = time.monotonic() + MAX_SCAN_S
+    paths = [path for path in islice(python_files(root), MAX_FILES) if path != target]
+    waiting, done = [called.rpartition(".")[2]], set[Path]()
+    for word in waiting:
+        for path in paths:
+            is_read = path not in done and not _is_test(path.relative_to(root)) and time.monotonic() < deadline
+            file = _read(path, word) if is_read else None
+            if file is None:
+                continue
+            done.add(path)
+            names = {name for name, _, _ in _imported(file, root, target, called)}
+            renamed = {ast.unparse(node.targets[0]) for node in file.tree.body if _renames(node, names)}
+            waiting += sorted(renamed - {*waiting})[:MAX_PASSED_ON]
+            yield file, names | renamed
+
+
+def _renames(node: ast.stmt, names: set[str]) -> TypeGuard[ast.Assign]:
+    """Return whether a statement gives a name another one: ``Net = layers.Project``."""
+    is_one = isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    return is_one and isinstance(node, ast.Assign) and ast.unparse(node.value) in names
+
+
+def _without_partial(call: ast.Call) -> ast.Call:
+    """Return the call that ``partial(Project, 96)`` begins; any other call as it is."""
+    if ast.unparse(call.func) in ("partial", "functools.partial") and call.args:
+        return ast.Call(call.args[0], call.args[1:], call.keywords)
+    return call
+
+
+def _spread(keyword: ast.keyword, file: _File) -> Iterator[tuple[str, ast.expr]]:
+    """Yield a keyword argument, or those that a dict at the top of the file holds: ``Project(**SIZES)``."""
+    if keyword.arg is not None:
+        yield keyword.arg, keyword.value
+        return
+    for node in file.tree.body:
+        match node, keyword.value:
+            case ast.Assign(targets=[ast.Name(id=name)], value=held), ast.Name(id=used) if name == used:
+                if isinstance(held, ast.Dict):
+                    pairs = zip(held.keys, held.values, strict=True)
+                    named = ((getattr(each, "value", None), value) for each, value in pairs)
+                    yield from ((each, value) for each, value in named if isinstance(each, str))
+                elif isinstance(held, ast.Call) and ast.unparse(held.func) == "dict":
+                    yield from ((each.arg, each.value) for each in held.keywords if each.arg)
+
+
+def _literal(argument: ast.expr, place: Place) -> ast.expr:
+    return literal_of(argument, place) or ast.Name(UNKNOWN_NAME)
+
+
+def _module(file: _File, root: Path, depth: int) -> Module:
+    def imported(name: str, level: int) -> Module | None:
+        found = next((path for _, path in _places(name, level, file, root) if path.is_file()), None)
+        other = None if found is None else _read(found, "")
+        return None if other is None else _module(other, root, depth)
+
+    def callers(name: str) -> Iterator[ast.Call]:
+        return calls_elsewhere(root, file.path, name, depth - 1) if depth else iter(())
+
+    return Module(file.tree, imported, callers)
 
 
 @dataclass(frozen=True)
@@ -275,12 +330,7 @@ def _offered(
 ) -> Iterator[tuple[Path, str]]:
     """Yield the names that an imported module has for `called`, each with the folder that the import is relative to:
     the target's own, or those by which another module passes it on."""
-    parents = list(file.path.parents)
-    above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
-    bases = parents[level - 1 : level] if level else [*above, root / "src"]
-    parts = [part for part in module.split(".") if part]
-    files = [f"{'/'.join(each)}.py" for each in ([*parts, "__init__"], parts) if each]
-    places = [(base, base / name) for base in bases for name in files]
+    places = _places(module, level, file, root)
     if found := next((base for base, path in places if path == target), None):
         yield found, called
         return
@@ -290,11 +340,23 @@ def _offered(
         yield from ((base, name) for name in names)
 
 
+def _places(module: str, level: int, file: _File, root: Path) -> list[tuple[Path, Path]]:
+    """Return the paths that a module may have, each with the folder that its import is relative to."""
+    parents = list(file.path.parents)
+    above = parents[: parents.index(root) + 1] if root in parents else parents[:1]
+    bases = parents[level - 1 : level] if level else [*above, root / "src"]
+    parts = [part for part in module.split(".") if part]
+    files = [f"{'/'.join(each)}.py" for each in ([*parts, "__init__"], parts) if each]
+    return [(base, base / name) for base in bases for name in files]
+
+
 @lru_cache(maxsize=256)
 def _passed_on(path: Path, _modified_ns: int, root: Path, target: Path, called: str, depth: int) -> tuple[str, ...]:
     """Return the names under which a module has `called` of another file: a package's ``__init__.py``, for example."""
     file = _read(path, "import")
-    return () if file is None else tuple({name: None for name, _, _ in _imported(file, root, target, called, depth)})
+    names = {} if file is None else {name: None for name, _, _ in _imported(file, root, target, called, depth)}
+    renamed = () if file is None else (node.targets[0] for node in file.tree.body if _renames(node, set(names)))
+    return tuple(names | {each.id: None for each in renamed if isinstance(each, ast.Name)})
 
 
 def _import_of(base: Path, level: int, operator: Operator) -> str:

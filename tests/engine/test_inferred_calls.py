@@ -54,3 +54,66 @@ def test_a_number_of_a_call_is_proposed_where_the_parameter_has_a_default_too(tm
 def test_calls_of_tests_and_of_another_module_s_name_say_nothing(tmp_path: Path) -> None:
     files = {"tests__test_it": f"from pkg.layers import Project\n{TRAIN}", "other": f"from far import Project\n{TRAIN}"}
     assert proposed(tmp_path, "Project", **files)[0] == "# kernel-lsp: init: n=1024, m=1024"
+
+
+CONFIGURED = """\
+from dataclasses import dataclass
+
+@dataclass
+class Sizes:
+    width: int = 2 * 48
+    out: int = 16
+
+BASE = Sizes(out=32)
+HEADS, WIDTH = 4, 0
+N = 3 * 32
+SIZES = {"n": 96, "m": 32}
+"""
+FACTORY = "from pkg.layers import Project\n\ndef build(n, m=32):\n    return Project(n, m)\n"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"pkg____init__": "from .layers import Project\n", "train": "import pkg\nmodel = pkg.Project(96, 32)\n"},
+        {"pkg____init__": "from . import layers\nNet = layers.Project\n", "train": "import pkg\nm = pkg.Net(96, 32)\n"},
+        {"train": "from pkg.layers import Project as P\nNet = P\nmodel = Net(96, m=32)\n"},
+        {"pkg__factory": FACTORY + "\nmodel = build(96)\n"},
+        {"pkg__factory": FACTORY, "train": "from pkg.factory import build\nmodel = build(n=96)\n"},
+        {"train": "from functools import partial\nfrom pkg.layers import Project\nmake = partial(Project, 96, m=32)\n"},
+        {"train": "from pkg.layers import Project\nfrom pkg.sizes import N\nmodel = Project(N, 32)\n"},
+        {"train": "from pkg.layers import Project\nimport pkg.sizes as sizes\nmodel = Project(sizes.N, 32)\n"},
+        {"train": "from pkg.layers import Project\nfrom pkg import sizes\nmodel = Project(sizes.N, 64 // 2)\n"},
+        {"train": "from pkg.layers import Project\nfrom pkg.sizes import BASE as B\nmodel = Project(B.width, B.out)\n"},
+        {
+            "train": "from pkg.layers import Project\nfrom pkg.sizes import Sizes\n\ndef main():\n"
+            "    sizes = Sizes(out=32)\n    return Project(sizes.width, m=sizes.out)\n"
+        },
+        {
+            "train": "from pkg.layers import Project\nfrom pkg.sizes import Sizes\n\ndef main(sizes: Sizes):\n"
+            "    return Project(sizes.width, m=32)\n"
+        },
+        {"train": "from pkg.layers import Project\nSIZES = dict(n=96, m=32)\nmodel = Project(**SIZES)\n"},
+    ],
+    ids=[
+        *("package", "renamed in a package", "renamed", "factory", "factory of a third file", "partial"),
+        *("constant", "module", "module of a package", "configuration", "local", "annotated", "dict"),
+    ],
+)
+def test_what_another_file_builds_a_module_with_is_followed(tmp_path: Path, files: dict[str, str]) -> None:
+    texts = proposed(tmp_path, "Project", pkg__sizes=CONFIGURED, **files)
+    assert texts == ["# kernel-lsp: init: n=96, m=32", "# kernel-lsp: x=f32[4096, 96]"]
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "from pkg.sizes import WIDTH\nmodel = Project(WIDTH, 32)\n",
+        "N = 96\nN = read()\nmodel = Project(N, 32)\n",
+        "def main(n):\n    n = n + 1\n    n = 2\n    return Project(n, 32)\n",
+        "N = N\nmodel = Project(N, 32)\n",
+    ],
+)
+def test_what_the_text_does_not_say_is_no_argument(tmp_path: Path, train: str) -> None:
+    text = f"from pkg.layers import Project\n{train}"
+    assert proposed(tmp_path, "Project", pkg__sizes=CONFIGURED, train=text)[0] == "# kernel-lsp: init: n=1024, m=1024"

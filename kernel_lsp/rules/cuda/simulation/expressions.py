@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.simulation.loops import Looper
-from kernel_lsp.rules.cuda.simulation.machine import INTEGERS
+from kernel_lsp.rules.cuda.simulation.machine import INTEGERS, methods_of
 from kernel_lsp.rules.cuda.simulation.values import (
     ALONG,
     BLOCK,
@@ -41,6 +41,7 @@ from kernel_lsp.rules.cuda.variables import type_bytes
 _TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
 INDICES_OF_GROUPS = {"thread_index": "threadIdx", "group_index": "blockIdx", "dim_threads": "blockDim"}
 """Methods of a group that return an index of the block in three dims."""
+_PLACES = frozenset(("subscript_expression", "field_expression", "identifier", "qualified_identifier"))
 
 
 class Calculator(Looper):
@@ -49,6 +50,7 @@ class Calculator(Looper):
     def __init__(self, file: CudaFile, functions: dict[str, list[Definition]], block: tuple[int, int, int]) -> None:
         super().__init__(block[0] * block[1] * block[2])
         self.file, self.functions, self.block = file, functions, block
+        self.readers = methods_of(type(self), "_value_of_")
         self.snippets: dict[str, tuple[ParsedCuda, Node | None]] = {}
         self.globals: dict[str, Cell] = {}
         self.loaded: dict[tuple, Value] = {}
@@ -90,14 +92,14 @@ class Calculator(Looper):
         if node is None:
             return UNKNOWN
         self.spend(4)
-        method = getattr(self, f"_value_of_{node.type}", None)
-        if method is not None:
-            found: Value = method(node)
-            return found
-        if node.type in ("subscript_expression", "field_expression", "identifier", "qualified_identifier"):
+        kind = node.type
+        if kind in _PLACES:
             return self.load(self.place(node), node)
-        results = [self.value(child) for child in node.named_children if "literal" not in child.type]
-        return unknown(*results)
+        method = self.readers.get(kind)
+        if method is not None:
+            found: Value = method(self, node)
+            return found
+        return unknown(*(self.value(child) for child in node.named_children if "literal" not in child.type))
 
     def load(self, place: Cell | Place, node: Node) -> Value:
         """Return the value of a variable or an element."""
@@ -131,8 +133,7 @@ class Calculator(Looper):
     def _value_of_char_literal(self, node: Node) -> Value:
         return Value(None)
 
-    def _value_of_string_literal(self, node: Node) -> Value:
-        return Value(None)
+    _value_of_string_literal = _value_of_char_literal
 
     def _value_of_gnu_asm_expression(self, node: Node) -> Value:
         self.forget()
@@ -154,8 +155,7 @@ class Calculator(Looper):
     def _value_of_parenthesized_expression(self, node: Node) -> Value:
         return self.value(node.named_children[-1]) if node.named_children else UNKNOWN
 
-    def _value_of_condition_clause(self, node: Node) -> Value:
-        return self._value_of_parenthesized_expression(node)
+    _value_of_condition_clause = _value_of_parenthesized_expression
 
     def _value_of_comma_expression(self, node: Node) -> Value:
         results = [self.value(child) for child in node.named_children]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from tree_sitter import Node
 
@@ -90,6 +91,12 @@ class Loop:
     """The exchanges between threads before the loop."""
 
 
+@cache
+def methods_of(machine: type, prefix: str) -> dict[str, Callable]:
+    """Return the methods of a machine for types of nodes, by the type, which is the rest of their names."""
+    return {name.removeprefix(prefix): getattr(machine, name) for name in dir(machine) if name.startswith(prefix)}
+
+
 class Machine(ABC):
     """The state of one block. Subclasses evaluate expressions and watch accesses."""
 
@@ -142,7 +149,9 @@ class Machine(ABC):
         return self.frames[-1]
 
     def source(self, node: Node) -> str:
-        return self.frame.parsed.source(node)
+        parsed = self.frames[-1].parsed
+        text = parsed.ascii_text
+        return parsed.source(node) if text is None else text[node.start_byte : node.end_byte]
 
     def fresh(self, origins: int = SIZE) -> Value:
         """Return a number in general position: larger than every earlier one, and no multiple of a block's size."""
@@ -190,12 +199,13 @@ class Machine(ABC):
     # statements
 
     def run(self, node: Node | None) -> None:
-        if node is None or not self.is_active() or node.type in _SKIPPED:
+        kind = "comment" if node is None else node.type
+        if node is None or kind in _SKIPPED or not self.is_active():
             return
         self.spend(20)
-        method = getattr(self, f"_run_{node.type}", None)
+        method = methods_of(type(self), "_run_").get(kind)
         if method is None:
-            if node.type.startswith("preproc") or node.type in (
+            if kind.startswith("preproc") or kind in (
                 "goto_statement",
                 "labeled_statement",
                 "gnu_asm_expression",
@@ -203,7 +213,7 @@ class Machine(ABC):
                 raise Stopped
             self.value(node)
         else:
-            method(node)
+            method(self, node)
 
     def _run_compound_statement(self, node: Node) -> None:
         self.frame.scopes.append({})
