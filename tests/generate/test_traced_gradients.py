@@ -53,6 +53,11 @@ def test_distances_of_which_some_are_zero() -> None:
     check(text, inputs=inputs, backward=True, families=("normal", "constant_rows"))
 
 
+def test_repeated_edges() -> None:
+    text = "def f(x): return F.pad(x, (2, 1, 0, 3), mode='replicate') * F.pad(x, (-1, 4, 2, 1), mode='replicate')"
+    check(text, inputs=[tensor("x", 2, 3, 6, 5)], backward=True)
+
+
 def test_affine_grids() -> None:
     text = "def f(theta, x): return F.affine_grid(theta, x.shape, align_corners=False) * x.sum()"
     check(text, inputs=[tensor("theta", 2, 2, 3), tensor("x", 2, 3, 6, 5)], backward=True)

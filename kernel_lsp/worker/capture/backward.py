@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +92,9 @@ class _Traced(torch.fx.Interpreter):
 
         table = decomposition_table if target in RECURRENT else FOR_AUTOGRAD
         function = table.get(target, target)
-        is_circular = target is torch.ops.aten.pad.default and "circular" in (*args[2:3], kwargs.get("mode"))
-        return super().call_function(_padded_circularly if is_circular else function, args, kwargs)
+        if target is torch.ops.aten.pad.default:
+            function = PADDED.get(args[2] if len(args) > 2 else kwargs.get("mode"), function)
+        return super().call_function(function, args, kwargs)
 
     def run_node(self, node: Any) -> Any:
         value = super().run_node(node)
@@ -114,15 +116,25 @@ class _Traced(torch.fx.Interpreter):
             pending += [following for following, _ in current.next_functions]
 
 
-def _padded_circularly(value: torch.Tensor, pad: Sequence[int], *_: Any, **__: Any) -> torch.Tensor:
-    """Return the value with its last dims extended by what is on their other side. Negative numbers cut off first."""
+def _padded(repeats: bool, value: torch.Tensor, pad: Sequence[int], *_: Any, **__: Any) -> torch.Tensor:
+    """Return the value with its last dims extended by what is on their other side, or, with `repeats`, by their first
+    and last elements. Negative numbers cut off first."""
     for place in range(len(pad) // 2):
-        dim, before, after = -1 - place, pad[2 * place], pad[2 * place + 1]
+        dim, before, after = value.dim() - 1 - place, pad[2 * place], pad[2 * place + 1]
         size = value.shape[dim] + min(before, 0) + min(after, 0)
         kept = value.narrow(dim, max(-before, 0), size)
         n_before, n_after = max(before, 0), max(after, 0)
-        value = torch.cat((kept.narrow(dim, size - n_before, n_before), kept, kept.narrow(dim, 0, n_after)), dim)
+        if repeats:
+            ends = [(kept.narrow(dim, 0, 1), n_before), (kept.narrow(dim, size - 1, 1), n_after)]
+            left, right = (end.expand([n if axis == dim else -1 for axis in range(end.dim())]) for end, n in ends)
+        else:
+            left, right = kept.narrow(dim, size - n_before, n_before), kept.narrow(dim, 0, n_after)
+        value = torch.cat((left, kept, right), dim)
     return value
+
+
+PADDED = {"circular": functools.partial(_padded, False), "replicate": functools.partial(_padded, True)}
+"""Paddings by mode whose gradients PyTorch does not trace, or traces as an operator without a rule."""
 
 
 def _enter(trace: Any, modules: Any) -> None:
