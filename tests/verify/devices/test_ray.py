@@ -25,7 +25,7 @@ from kernel_lsp.verify.gpu.checks import MeasuringGpu, on_one_of
 from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuReport
 from tests.verify.gpu.harness import SMALL, NoClock, run
 
-from .ray_slots import kill_an_actor, light_python, slots
+from .ray_slots import ACTOR, kill_an_actor, light_python, slots
 from .sshd import script
 
 N_EVALUATIONS = 8
@@ -73,6 +73,12 @@ async def test_a_python_without_torch_is_named(ray_cluster: RayCluster, tmp_path
     async with RemoteWorker(slot, FORK_SERVER) as worker:
         with pytest.raises(EnvironmentProblem, match="cannot import torch"):
             await worker.ask("open_device", {"device": 0}, deadline_s=60.0)
+
+
+async def test_slots_of_our_own_ray_have_the_priority_of_the_command(ray_cluster: RayCluster) -> None:
+    async with RemoteWorker(ray_cluster.slot(0)):
+        actors = [pid for pid in descendants(ray_cluster.pid) if ACTOR in Path(f"/proc/{pid}/cmdline").read_text()]
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in actors} == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 async def test_a_slot_that_no_gpu_is_free_for_is_named(ray_cluster: RayCluster) -> None:
