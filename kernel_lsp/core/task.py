@@ -187,6 +187,8 @@ class Task(Noun):
     one tensor, and for a tuple of several."""
     has_no_grad_region: bool = False
     """Some of the code runs under ``torch.no_grad()``, so that its gradients are not those of the graph."""
+    code_digest: str = ""
+    """Digest of the code that the operator stands for: after an edit it does not. Empty where it has no source."""
     torch_version: str
     notes: tuple[str, ...] = ()
     """Decisions of the capture, e.g. a shape that could not stay symbolic."""

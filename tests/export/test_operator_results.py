@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jvp, vmap
 
-from kernel_lsp.worker.shipped.operator_use import arrangement
+from kernel_lsp.worker.shipped.operator_support import arrangement
 from tests.generate.harness import plan_text
 from tests.worker.capturing import PRELUDE
 from tests.worker.capturing import tensor as sized

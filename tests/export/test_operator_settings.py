@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import runpy
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernel_lsp.worker.capture.modes import module_code, module_settings, module_ties
-from kernel_lsp.worker.shipped.operator_settings import UNCOMPARABLE, setting_text
+from kernel_lsp.worker.shipped.operator_settings import UNCOMPARABLE, code_digest, setting_text
 from kernel_lsp.worker.shipped.operator_use import ModuleUse
+
+from .loading import load_operator
+from .other_samples import RMS_NORM
+from .samples import fresh_name
 
 FACTOR = 2.0
 TABLE = torch.ones(2)
@@ -272,3 +278,63 @@ def test_compiled_code_compares_containers_and_ties() -> None:
     compiled = torch.compile(lambda module: bool(tied.why_not(module)), backend="eager", fullgraph=True)
     assert not compiled(linears(is_tied=True))
     assert compiled(linears(is_tied=False))
+
+
+CODE = """
+import functools
+
+
+def helper(x):
+    return x * 2
+
+
+class Inner:
+    def helped(self, x):
+        return helper(x) + 1
+
+    forward = helped
+
+
+class Net:
+    def unread(self):
+        return 0
+
+    @functools.cached_property
+    def gain(self):
+        return 3
+
+    def forward(self, x):
+        return self.inner.helped(x) * self.gain
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ("", "", True),
+        ("return 0", "return 1", True),
+        ("return 0", '"""Unread."""\n        return 0  # nothing', True),
+        ("return helper(x)", "return use_helper(helper)(x)", True),
+        ("x * 2", "x * 3", False),
+        ("+ 1", "+ 2", False),
+        ("return 3", "return 4", False),
+        ("* self.gain", "- self.gain", False),
+    ],
+)
+def test_edited_code_has_another_digest(tmp_path: Path, before: str, after: str, is_same: bool) -> None:
+    """The operator would go on to compute what the code was at the capture."""
+    digests = []
+    for name, text in (("one.py", CODE), ("two.py", CODE.replace(before, after))):
+        (tmp_path / name).write_text(text)
+        found = runpy.run_path(str(tmp_path / name))
+        digests.append(code_digest(found["Net"].forward, frozenset([found["Net"], found["Inner"]])))
+    assert digests[0]
+    assert (digests[0] == digests[1]) is is_same
+
+
+def test_code_that_was_edited_is_pytorchs(tmp_path: Path) -> None:
+    name = fresh_name("twice")
+    task = RMS_NORM.task(name).model_copy(update={"code_digest": "12345678"})
+    operator = load_operator(task, RMS_NORM.cu_text(name), tmp_path)
+    with pytest.warns(UserWarning, match="the code has changed since"):
+        assert getattr(operator, f"use_{name}")(closed_over) is closed_over

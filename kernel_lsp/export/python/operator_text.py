@@ -207,6 +207,8 @@ class OperatorText:
             lines += module_use(self.task)
         if self.task.returns:
             lines.append(f"returns={self.task.returns},")
+        if self.task.code_digest:
+            lines.append(f"code={string_literal(self.task.code_digest)},")
         if self.task.has_no_grad_region:
             lines.append("no_grad=True,")
         return lines

@@ -11,9 +11,9 @@ import torch
 
 from ..files import PLAN_NAMES
 from ..operators import is_a, number
-from ..shipped.operator_settings import UNCOMPARABLE
+from ..shipped.operator_settings import UNCOMPARABLE, code_digest
 from ..valid_names import snake_case
-from .attribute_reads import owner_of
+from .attribute_reads import named_parts, owner_of
 from .captured import Argument, Captured, ModuleNumber, is_lifted
 from .exported_program import user_outputs
 from .inputs import ScalarLeaf, TensorLeaf
@@ -51,10 +51,19 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "module_code": _module_code(captured),
         "module_ties": module_ties(owner_of(captured.callee)),
         "returns": captured.wrapper.record.returns,
+        "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,
         "torch_version": torch.__version__,
         "notes": list(dict.fromkeys(captured.notes)),
     }
+
+
+def _code_digest(captured: Captured) -> str:
+    owner, method = owner_of(captured.callee), method_of(captured.source)
+    if captured.source["kind"] == "robust_kbench" or not (owner is None or hasattr(type(owner), method)):
+        return ""
+    entry = captured.callee.call if owner is None else getattr(type(owner), method)
+    return code_digest(entry, frozenset([type(part) for _, part in named_parts(owner)]))
 
 
 def task_name(source: dict[str, Any]) -> str:

@@ -125,6 +125,7 @@ class CudaOperator(Operator):
         module: ModuleUse | None = None,
         returns: Callable[..., Any] | None = None,
         no_grad: bool = False,
+        code: str = "",
     ) -> None:
         name, module_name, backward = plan.function.__name__, plan.function.__module__, plan.backward
         self.plan = plan
@@ -150,6 +151,7 @@ class CudaOperator(Operator):
             module=module,
             returns=returns,
             no_grad=no_grad,
+            code=code,
         )
         if self.backward is not None:
             of_backward = f"{self.registered}_backward"

@@ -5,6 +5,7 @@ The part below the imports is carried by the shared runtime of operator files an
 
 from __future__ import annotations
 
+import ast
 import collections
 import decimal
 import dis
@@ -12,6 +13,9 @@ import enum
 import fractions
 import functools
 import hashlib
+import inspect
+import os
+import textwrap
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -165,3 +169,58 @@ def _of_code(code: types.CodeType) -> tuple[str, tuple[str, ...]]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@functools.lru_cache(maxsize=256)
+def code_digest(entry: Any, kinds: frozenset[type] = frozenset()) -> str:
+    """Return a digest of the source of a function, or of a method of one of `kinds`, and of what it names: methods of
+    these classes outside of torch, and functions in files of its folder. Comments and documentation do not count, nor
+    does the use of an operator. Empty where some source is not found."""
+    folder = _folder_of(inspect.unwrap(entry))
+    todo, texts = [entry, *[inspect.getattr_static(kind, "forward", None) for kind in kinds]], {}
+    while todo:
+        member = todo.pop()
+        member = next((getattr(member, each) for each in ("fget", "func", "__func__") if hasattr(member, each)), member)
+        function = inspect.unwrap(member) if callable(member) else None
+        if not isinstance(function, types.FunctionType) or function.__code__ in texts:
+            continue
+        space = function.__globals__
+        if str(space.get("__name__")).partition(".")[0] == "torch" or "OPERATOR" in space:
+            continue
+        try:
+            texts[function.__code__] = _source_text(function)
+        except (OSError, TypeError, SyntaxError):
+            return ""
+        names = _names_in(function.__code__)
+        todo += [inspect.getattr_static(kind, name, None) for kind in kinds for name in names]
+        called = [inspect.unwrap(space[name]) for name in names if isinstance(space.get(name), types.FunctionType)]
+        todo += [each for each in called if _folder_of(each) == folder]
+    return _digest("\n".join(sorted(texts.values())))
+
+
+def _folder_of(function: Any) -> str:
+    """Return a function's folder; a script's own functions may name it relatively."""
+    return os.path.dirname(os.path.realpath(getattr(getattr(function, "__code__", None), "co_filename", "")))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inner = [_names_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _source_text(function: types.FunctionType) -> str:
+    """Return the source of a function, printed anew, without its documentation and the operators that it uses."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(_WithoutUses().visit(tree))
+
+
+class _WithoutUses(ast.NodeTransformer):
+    """Replaces ``use_softmax(softmax)`` by ``softmax``."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        is_use = isinstance(node.func, ast.Name) and node.func.id.startswith("use_") and len(node.args) == 1
+        return node.args[0] if is_use else node

@@ -6,6 +6,7 @@ The part below the imports is carried by the shared runtime of operator files an
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import threading
@@ -148,6 +149,23 @@ def _not_on_one_gpu(*tensors: Tensor) -> str:
     if device.type != "cuda":
         return f"the tensors are on {device.type}"
     return "" if all(tensor.device == device for tensor in tensors) else "the tensors are on several devices"
+
+
+def arrangement(returns: Callable[..., Any] | None, original: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """Return the function that arranges an operator's results as `original` returns them, and why there is none.
+    Classes are looked up in the original's file, then in their modules."""
+    classes = {}
+    for name, module in (getattr(returns, "__kwdefaults__", None) or {}).items():
+        space = getattr(inspect.unwrap(original), "__globals__", {})
+        classes[name] = space.get(name, getattr(sys.modules.get(module), name, None))
+        if not isinstance(classes[name], type):
+            return tuple, f"the class {name}, which the code returns, is not found in {module}"
+
+    def arranged(results: Any) -> Any:
+        listed = (results,) if isinstance(results, Tensor) else results
+        return results if returns is None else returns(listed, **classes)
+
+    return arranged, ""
 
 
 class Calls:

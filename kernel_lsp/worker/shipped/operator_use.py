@@ -10,13 +10,13 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .operator_settings import attribute, is_setting, setting_of
+from .operator_settings import attribute, code_digest, is_setting, setting_of
 from .operator_support import (
     _CALLS,
     Calls,
@@ -25,6 +25,7 @@ from .operator_support import (
     _empty_like,
     _gradients,
     _own,
+    arrangement,
     fake_results,
     fell_back,
     kept_by_none,
@@ -187,7 +188,8 @@ class Operator:
     by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
     arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants.
     `returns` arranges results as the original code returns them, in classes whose modules its defaults name.
-    `no_grad` says that some of the code runs without gradients, which the reference does not."""
+    `no_grad` says that some of the code runs without gradients, which the reference does not; `code` is the digest of
+    the code that was captured."""
 
     def __init__(
         self,
@@ -205,9 +207,10 @@ class Operator:
         n_kept: int = 0,
         returns: Callable[..., Any] | None = None,
         no_grad: bool = False,
+        code: str = "",
     ) -> None:
         self.name, self.contract, self.reference = name, contract, reference
-        self.returns, self.no_grad = returns, no_grad
+        self.returns, self.no_grad, self.code = returns, no_grad, code
         self.call = _results_of(call, n_kept) if n_kept else call
         self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
@@ -216,8 +219,8 @@ class Operator:
             for each, value in self.captured.items()
         }
         self.backward_contract, self.gradients = backward_contract, tuple(gradients)
-        code = contract.__code__
-        self.argument_names = code.co_varnames[: code.co_argcount]
+        own = contract.__code__
+        self.argument_names = own.co_varnames[: own.co_argcount]
         self.key = f"{name}@{module_name}"
         self._classes: dict[type, type] = {}
         _CALLS[self.key] = Calls()
@@ -305,7 +308,9 @@ class Operator:
         assert self.module is not None
         self._report(report)
         kind = type(module)
-        reason = "" if getattr(kind, "_kernel_operator", None) is self else self._swap_class(module)
+        is_used = getattr(kind, "_kernel_operator", None) is self
+        kinds = frozenset([type(part) for part in module.modules()])
+        reason = "" if is_used else self._edited(getattr(kind, self.module.method), kinds) or self._swap_class(module)
         reason = reason or self.module.why_never(kind) or self.module.why_not(module)
         if reason:
             warn_once(self.key, reason)
@@ -313,13 +318,21 @@ class Operator:
             print(f"{self.name}: {kind.__name__} uses its CUDA kernels")
         return module
 
-    def use(self, original: Callable[..., Any], defaults: Any = None, report: bool = False) -> FunctionUse:
+    def use(self, original: Callable[..., Any], defaults: Any = None, report: bool = False) -> Callable[..., Any]:
         """Return `original`, computed by the operator where it can be. Its own defaults count: `defaults`, the captured
         numbers, are what earlier files state."""
         self._report(report)
+        if reason := self._edited(original, frozenset()):
+            warn_once(self.key, reason)
+            return original
         if report:
             print(f"{self.name}: {getattr(original, '__name__', 'the function')} uses its CUDA kernels")
         return FunctionUse(self, original)
+
+    def _edited(self, entry: Callable[..., Any], kinds: frozenset[type]) -> str:
+        """Explain that code is not the captured one; empty where it is, and where its source is not known."""
+        is_same = not self.code or not isinstance(entry, Hashable) or code_digest(entry, kinds) in ("", self.code)
+        return "" if is_same else f"the code has changed since {self.name} was made from it: optimize it again"
 
     def _report(self, is_wanted: bool) -> None:
         calls = _CALLS[self.key]
@@ -386,23 +399,6 @@ def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
         return found[0] if len(found) == 1 else found
 
     return results
-
-
-def arrangement(returns: Callable[..., Any] | None, original: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
-    """Return the function that arranges an operator's results as `original` returns them, and why there is none.
-    Classes are looked up in the original's file, then in their modules."""
-    classes = {}
-    for name, module in (getattr(returns, "__kwdefaults__", None) or {}).items():
-        space = getattr(inspect.unwrap(original), "__globals__", {})
-        classes[name] = space.get(name, getattr(sys.modules.get(module), name, None))
-        if not isinstance(classes[name], type):
-            return tuple, f"the class {name}, which the code returns, is not found in {module}"
-
-    def arranged(results: Any) -> Any:
-        listed = (results,) if isinstance(results, Tensor) else results
-        return results if returns is None else returns(listed, **classes)
-
-    return arranged, ""
 
 
 def _method(operator: Operator, base: type) -> Callable[..., Any]:
