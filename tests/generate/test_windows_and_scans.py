@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_lsp.errors import TargetError
 from tests.generate.harness import check, plan_text, tensor
 
 
@@ -38,6 +39,19 @@ def test_pooling_forward_and_backward(call: str) -> None:
 def test_whole_factors_for_which_the_nearest_element_is_rounded(call: str) -> None:
     """ATen divides by 3.1 where 3 elements become 9, and 41 * (1 / 41) is less than 1 in f32."""
     check(f"def f(x): return {call}", inputs=[tensor("x", 1, 2, 3)], backward=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("scale_factor=(2.0, 1.1), mode='bilinear'", "scale 1.1 gives 1 times the size"),
+        ("scale_factor=(1.1, 2.0), mode='nearest'", "scale 1.1 gives 1 times the size"),
+        ("scale_factor=(2.1, 2.0), mode='nearest'", "scale 2.1 gives 2 times the size"),
+    ],
+)
+def test_a_scale_that_pytorch_uses_on_one_device_alone_is_refused(settings: str, problem: str) -> None:
+    with pytest.raises(TargetError, match=f"{problem}: PyTorch's CPU and GPU differ there"):
+        plan_text(f"def f(x): return F.interpolate(x, {settings})", inputs=[tensor("x", 2, 3, 5, 7)])
 
 
 def test_pooling_in_one_and_three_dims() -> None:

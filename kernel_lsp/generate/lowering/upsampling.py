@@ -47,6 +47,17 @@ def _copies_evenly(factor: int | None, scale: float | None) -> bool:
     return scale in (None, factor) and _as_f32(factor * _as_f32(1 / factor)) == 1
 
 
+def _check_scales(
+    call: Call, source: Shape, out: Shape, scales: Sequence[float | None], copied: tuple[int, ...]
+) -> None:
+    """Refuse a scale beside one of the factors that ATen's CPU kernels copy by without it, some of them in some
+    layouts alone: CUDA's use the scale."""
+    for size, wanted, scale in zip(source, out, scales, strict=True):
+        factor = divide_exactly(wanted, size)
+        if scale is not None and factor is not None and factor.constant in copied and scale != factor.constant:
+            call.fail(f"scale {scale:g} gives {factor.constant} times the size: PyTorch's CPU and GPU differ there")
+
+
 def _as_f32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
@@ -57,6 +68,7 @@ def _upsample_nearest(call: Call) -> Tensor:
     n_spatial = n_spatial_of(call)
     source, shape = call.tensor(0), call.shape()
     scales = _given_scales(call, n_spatial, 2)
+    _check_scales(call, source.shape[-n_spatial:], shape[-n_spatial:], scales, (1, 2))
     factors = _whole_factors(source.shape[-n_spatial:], shape[-n_spatial:], scales)
 
     def to_source(index: tuple[Index, ...]) -> list[Index]:
@@ -84,6 +96,7 @@ def _upsample_nearest_backward(call: Call) -> Tensor:
     grad, shape = call.tensor(0, "grad_output"), call.shape()
     outer = len(shape) - n_spatial
     scales = _given_scales(call, n_spatial, 3)
+    _check_scales(call, shape[outer:], grad.shape[outer:], scales, (1, 2))
     factors = _whole_factors(shape[outer:], grad.shape[outer:], scales)
     sizes = list(zip(shape[outer:], grad.shape[outer:], scales, strict=True))
     taps = taps_of(call, factors or [(wanted + size - 1) // size + 2 for size, wanted, _ in sizes])
@@ -122,6 +135,7 @@ def _upsample_linear(call: Call) -> Tensor:
     aligns_corners = bool(call.raw(2, "align_corners", False))
     dtype = accumulation_dtype(source.dtype)
     scales = _given_scales(call, n_spatial)
+    _check_scales(call, source.shape[-n_spatial:], shape[-n_spatial:], scales, () if aligns_corners else (1,))
     sizes = list(zip(source.shape[-n_spatial:], shape[-n_spatial:], scales, strict=True))
 
     def body(index: tuple[Index, ...]) -> Scalar:
@@ -142,6 +156,7 @@ def _upsample_linear_backward(call: Call) -> Tensor:
     aligns_corners = bool(call.raw(3, "align_corners", False))
     dtype = accumulation_dtype(grad.dtype)
     scales = _given_scales(call, n_spatial, 4)
+    _check_scales(call, shape[-n_spatial:], grad.shape[-n_spatial:], scales, () if aligns_corners else (1,))
     sizes = list(zip(shape[-n_spatial:], grad.shape[-n_spatial:], scales, strict=True))
     taps = taps_of(call, [_n_reached(size, wanted, scale, aligns_corners) for size, wanted, scale in sizes])
 
