@@ -25,7 +25,7 @@ from kernel_lsp.generate.lowering.table import LoweredGraph
 
 
 class UnknownDefinitionError(Exception):
-    """A definition whose reads cannot be replaced."""
+    """A definition whose reads cannot be replaced, or one that is needed before its turn."""
 
 
 class Rebuilder:
@@ -66,8 +66,10 @@ class Rebuilder:
         self._views[tensor] = (whole, step)
 
     def made_for(self, tensor: Tensor) -> Tensor:
-        """Return the new tensor for an old one."""
-        if tensor not in self.made and tensor in self._views:
+        """Return the new tensor for an old one. Raises UnknownDefinitionError for one that is not added yet."""
+        if tensor not in self.made and tensor not in self._views:
+            raise UnknownDefinitionError(tensor.name)
+        if tensor not in self.made:
             whole, step = self._views[tensor]
             own = tuple(Variable(f"i{axis}", -2 - axis, size) for axis, size in enumerate(tensor.shape))
             view = Pointwise(own, Access(whole, (as_index(step), *positions(own))))
