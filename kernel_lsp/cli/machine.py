@@ -216,6 +216,7 @@ def _workspace(directory: Path) -> Check:
             found=f"{directory} is not writable",
             enables=enables,
             fix="run elsewhere",
+            is_required=True,
         )
     if free_bytes < MIN_FREE_BYTES:
         return Check(name="workspace", status="broken", found=found, enables=enables, fix="free some space")
@@ -237,7 +238,8 @@ def _cache(settings: Settings) -> Check:
         name="build cache",
         status="ok" if is_writable else "broken",
         found=str(folder) if is_writable else f"{existing} is not writable",
-        enables="instant rebuilds",
+        enables="the processes of a run, instant rebuilds",
+        is_required=True,
         fix="" if is_writable else "set KERNEL_LSP_CACHE_DIRECTORY to a folder that is",
     )
 

@@ -335,6 +335,13 @@ def _folders_of_torch(python: Path) -> list[Path]:
 
 
 def _cannot_start(python: Path, error: OSError) -> EnvironmentProblem:
+    """Return what is in the way of a start: a folder of the cache, else the interpreter."""
+    if error.filename and Path(str(error.filename)) != python:
+        return EnvironmentProblem(
+            f"the cache cannot be written ({error.strerror})",
+            file=str(error.filename),
+            next_step="make the folder writable, or set KERNEL_LSP_CACHE_DIRECTORY to one that is",
+        )
     return EnvironmentProblem(
         f"the interpreter cannot be started ({error.strerror})",
         file=str(python),

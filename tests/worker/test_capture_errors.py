@@ -249,6 +249,11 @@ async def test_a_worker_without_torch_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(EnvironmentProblem, match="the cache cannot be written") as caught:
+        async with Worker(await find_python(None), cache=tmp_path / "cache"):
+            pass
+    assert "KERNEL_LSP_CACHE_DIRECTORY" in caught.value.next_step
     with pytest.raises(EnvironmentProblem, match="cannot be started"):
         async with Worker(tmp_path / "nothing"):
             pass
