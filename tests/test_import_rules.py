@@ -212,6 +212,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert json.loads(done.stderr.splitlines()[-1]) == []
 
 
+def test_a_wrong_target_is_said_before_the_search_is_imported() -> None:
+    program = (
+        "import sys, runpy\n"
+        "sys.argv = ['kernel-lsp', 'optimize', 'none.py::f']\n"
+        "try: runpy.run_module('kernel_lsp', run_name='__main__')\n"
+        "except SystemExit as end: print(end.code, 'kernel_lsp.evolve.run.optimize' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "2 False\n"
+    assert "there is no such file" in done.stderr
+
+
 def test_help_imports_within_its_budget() -> None:
     assert min(help_import_ms() for _ in range(N_IMPORT_TRIES)) <= IMPORT_BUDGET_MS
 

@@ -74,6 +74,10 @@ def optimize(
 
     Exit status: 0 a verified kernel was found, 1 none was found, 2 it could not run, 130 interrupted (resumable).
     """
+    from kernel_lsp.cli import console
+
+    if resume is None and target is not None and not console.can_read(target):  # the next import takes two seconds
+        raise typer.Exit(console.EXIT_COULD_NOT)
     import kernel_lsp.cli.optimize as command
 
     overrides = {

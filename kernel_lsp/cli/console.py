@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pydantic import BaseModel
@@ -72,6 +73,20 @@ def print_error(error: KernelLspError) -> None:
     if error.next_step:
         recording = [RECORD_INSTEAD] if isinstance(error, UnknownInputsError) else []
         say(f" next: {LINE_OF_NEXT.join([*error.next_step.splitlines(), *recording])}", markup=False)
+
+
+def can_read(target: str) -> bool:
+    """Report a target that cannot be read: a wrong name, no shapes."""
+    from kernel_lsp.source.pytorch import read_target
+
+    try:
+        read_target(target, Path.cwd())
+    except KernelLspError as error:
+        print_error(error)
+        return False
+    except OSError:  # said by the command itself
+        return True
+    return True
 
 
 def command(main: Callable[P, Coroutine[Any, Any, int]]) -> Callable[P, int]:

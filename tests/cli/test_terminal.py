@@ -77,7 +77,7 @@ def test_a_line_of_another_file_is_shown_with_that_file(workspace: Path) -> None
 
 
 def test_optimize_shows_a_spinner_with_the_stage_on_a_terminal_alone(workspace: Path) -> None:
-    arguments = ("optimize", "model.py::nothing")
+    arguments = ("optimize", "model.py::scale", "--python", "/none")
     assert "starting" in on_terminal(workspace, *arguments)
     assert "starting" not in run(workspace, *arguments).stderr
 
