@@ -236,7 +236,9 @@ def _run_on_executor(steps: list[Any], files: Mapping[str, BufferFile], built: B
         executor = await _executor()
         loaded = await executor.load(built.ptx, "kernel.cu", cpu_s=CPU_S, is_quick=True)
         assert isinstance(loaded, Loaded), f"{loaded}\n{cuda}"
-        return await executor.run(list(files.values()), steps, built.symbols, RunOptions(cpu_s=CPU_S))
+        # Texts with `wgmma` need proxy fences, which the race check looks for.
+        options = RunOptions(cpu_s=CPU_S, watches_races="wgmma" in cuda)
+        return await executor.run(list(files.values()), steps, built.symbols, options)
 
     report = _LOOP.run_until_complete(run())
     assert isinstance(report, ExecutionReport), f"{report}\n{cuda}"
