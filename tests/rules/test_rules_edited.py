@@ -76,3 +76,26 @@ def test_a_finding_in_a_called_function_keeps_its_place_when_its_layout_changes(
     edited = (text, text.replace("    return", "      return"), text.replace("// here", "// here\n"))
     places = [[(f.code, f.range.start_line, f.range.start_column) for f in cuda.check(each)] for each in edited]
     assert places == [[("KL207", 3, 11)], [("KL207", 3, 13)], [("KL207", 4, 11)]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "n_new"),
+    [
+        ("// here", "// there", 1),
+        ("  return", "    return", 1),
+        ('"at most"', '"at  most"', 2),
+        ("N * 2", "N * 4", 2),
+    ],
+)
+def test_callers_depend_on_a_function_s_text_without_its_layout(before: str, after: str, n_new: int) -> None:
+    checking._kept.clear()
+    text = (
+        "template <int N> __device__ float twice(float v) {  // here\n"
+        '    static_assert(N * 2 < 64, "at most");\n  return v * 2.0f;\n}\n'
+        "__global__ void k(const float* __restrict__ x, float* __restrict__ y) {\n"
+        "    y[threadIdx.x] = twice<8>(x[threadIdx.x]);\n}\n"
+    )
+    cuda.check(text)
+    n_kept = len(checking._kept)
+    cuda.check(text.replace(before, after))
+    assert len(checking._kept) == n_kept + n_new

@@ -137,7 +137,6 @@ class _Reading:
         self.file = file
         self.is_full = False
         self.selected: dict[tuple, tuple[Check, ...]] = {}
-        self.helper_places: tuple[int | bytes, ...] = (*file.helper_lines, *file.helper_texts.values())
         self.facts_by_name = _facts_by_name(file)
 
     def all_facts(self) -> Iterator[FunctionFacts]:
@@ -157,12 +156,12 @@ class _Reading:
         key = self.key(definition, column)
         kept = _kept.get(key)
         is_alone = kept is not None and not kept[2]
-        if kept is not None and kept[0] == first_line and (is_alone or kept[2] == self.helper_places):
+        if kept is not None and kept[0] == first_line and (is_alone or kept[2] == self.file.helper_places(key[1])):
             return kept[1]
         facts = _moved(kept, first_line) if kept is not None and is_alone else self.read(definition)
         last_line = self.file.parsed.position(definition.outer.end_byte)[0]
         lines = (found.range.start_line for each in facts for found in each.findings)
-        others = () if all(first_line <= line <= last_line for line in lines) else self.helper_places
+        others = () if all(first_line <= line <= last_line for line in lines) else self.file.helper_places(key[1])
         _kept.keep(key, (first_line, facts, others))
         return facts
 
@@ -275,14 +274,14 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
     return {name: tuple(sorted(rows, key=repr)) for name, rows in found.items()}
 
 
-_LAYOUT = re.compile(rb"//[^\n]*|\s+")
+_LAYOUT = re.compile(rb"""("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')|//[^\n]*|\s+""")
 
 
 @lru_cache(maxsize=4096)
 def _without_layout(text: bytes) -> bytes:
     """Return a function's text without comments on its lines and with one space between its words, which is all that
-    its callers depend on. A macro, or a text with strings, is returned as it is."""
-    return text if b"#" in text or b'"' in text or b"\\" in text else _LAYOUT.sub(b" ", text)
+    its callers depend on. A macro is returned as it is."""
+    return text if b"#" in text or b"\\\n" in text else _LAYOUT.sub(lambda found: found[1] or b" ", text)
 
 
 def _moved(placed: Placed, first_line: int) -> Facts:

@@ -287,6 +287,17 @@ class CudaFile:
 
     def helpers_of(self, text: bytes) -> tuple[bytes, ...]:
         """Return the texts of the functions and macros that a text names, also by way of another one."""
+        found = self._named_helpers(text)
+        return tuple(found[name] for name in sorted(found))
+
+    def helper_places(self, text: bytes) -> tuple[int | bytes, ...]:
+        """Return the first lines and the texts of the helpers that a text names, to which findings may belong."""
+        found = self._named_helpers(text)
+        named = (self.functions_by_name.get(name, ()) for name in (*sorted(found), "operator()"))
+        lines = (self.parsed.position(each.outer.start_byte)[0] for definitions in named for each in definitions)
+        return (*lines, *(found[name] for name in sorted(found)))
+
+    def _named_helpers(self, text: bytes) -> dict[str, bytes]:
         known, found = self.helper_texts, dict[str, bytes]()
         waiting = [text]
         while waiting:
@@ -294,13 +305,7 @@ class CudaFile:
             new = {name: known[name] for name in identifiers_in(text) & known.keys() if name not in found}
             found |= new
             waiting += new.values()
-        return tuple(found[name] for name in sorted(found))
-
-    @once
-    def helper_lines(self) -> tuple[int, ...]:
-        """The first lines of the functions that a kernel may call, to which findings may belong."""
-        definitions = [each for name in self.helper_texts for each in self.functions_by_name.get(name, ())]
-        return tuple(self.parsed.position(each.outer.start_byte)[0] for each in definitions)
+        return found
 
     @once
     def launch_shapes(self) -> dict[str, tuple[LaunchShape, ...]]:

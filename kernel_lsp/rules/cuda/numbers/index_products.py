@@ -40,7 +40,7 @@ def index_products(function: Function) -> Iterator[IndexProduct]:
         for place, each in enumerate(function.parameters)
         if each.is_integer and not each.is_wide_integer and not each.writes
     }
-    axes = _axes(function) if "blockIdx" in function.text else {}
+    axes = _axes(function) if _BY_BLOCK.search(function.text) else {}
     if (len(sizes) < 2 and not axes) or "*" not in function.text:
         return
     bounds = _bounds(function, sizes) | {name: [axis] for name, axis in axes.items() if name not in sizes}
@@ -61,6 +61,8 @@ def index_products(function: Function) -> Iterator[IndexProduct]:
             yield IndexProduct(*where, places, factors[0], limit, along)
 
 
+_BY_BLOCK = re.compile(r"blockIdx\.\w\s*(?:\*(?!\s*blockDim)|[;,)])|\*\s*blockIdx")
+"""A block's index that is multiplied with a size, or that a variable holds."""
 _AXES = {"blockIdx.x": 0, "blockIdx.y": 1, "blockIdx.z": 2}
 
 
