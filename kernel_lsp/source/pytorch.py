@@ -167,6 +167,10 @@ def _all_symbols(source: PythonFile) -> list[str]:
 def _suggest_file(file: str, symbol: str, directory: Path) -> str:
     """Return files of this folder with a similar name, spelled as a target: ``models/gate.py::Gate``."""
     name, _, meant = os.path.basename(file).partition(":")
+    parts = [part for part in (*file.partition(":")[0].split("."), meant or symbol) if part]
+    module = f"{'/'.join(parts[:-1])}.py"
+    if parts and (directory / module).is_file():  # named as in Python: models.gate.Gate
+        return f"did you mean {module}::{parts[-1]}?"
     folder = Path(os.path.abspath(directory / os.path.dirname(file)))
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))

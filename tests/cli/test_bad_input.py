@@ -61,6 +61,8 @@ def test_a_bad_file_is_refused_with_place_and_next_step(tmp_path: Path, name: st
     ("arguments", "hint"),
     [
         (("optimize", "model.py:scale"), "did you mean model.py::scale?"),
+        (("optimize", "model.scale"), "did you mean model.py::scale?"),
+        (("optimize", "model:scale"), "did you mean model.py::scale?"),
         (("optimize", "model::scale"), "did you mean model.py::scale?"),
         (("optimize", "modle.py::scale"), "did you mean model.py::scale?"),
         (("check", "scale.cu"), "did you mean kernels/scale.cu?"),
