@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator
@@ -68,8 +69,13 @@ def returned_form(result: Any) -> str:
     is_flat = type(result) is tuple and len(result) > 1 and all(isinstance(each, torch.Tensor) for each in result)
     if is_flat or isinstance(result, torch.Tensor):
         return ""
-    stated = [f"{name}={module!r}" for name, module in classes.items()]
+    stated = [f"{name}={_literal(module)}" for name, module in classes.items()]
     return f"lambda {', '.join(['out', *(['*'] if stated else []), *stated])}: {text}"
+
+
+def _literal(value: Any) -> str:
+    """Return a literal of Python; texts in double quotes, as formatters of the user's files want them."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _form(value: Any, places: Iterator[int], classes: dict[str, str]) -> str:
@@ -77,7 +83,7 @@ def _form(value: Any, places: Iterator[int], classes: dict[str, str]) -> str:
     if isinstance(value, torch.Tensor):
         return f"out[{next(places)}]"
     if _is_literal(value):
-        return repr(value)
+        return _literal(value)
     kind = type(value)
     if kind not in (dict, tuple, list):
         classes[kind.__name__] = kind.__module__
@@ -87,7 +93,7 @@ def _form(value: Any, places: Iterator[int], classes: dict[str, str]) -> str:
             f"{kind.__name__}({', '.join(f'{name}={_form(each, places, classes)}' for name, each in members.items())})"
         )
     if isinstance(value, dict):
-        text = "{" + ", ".join(f"{key!r}: {_form(each, places, classes)}" for key, each in value.items()) + "}"
+        text = "{" + ", ".join(f"{_literal(key)}: {_form(each, places, classes)}" for key, each in value.items()) + "}"
         return text if kind is dict else f"{kind.__name__}({text})"
     listed = ", ".join(_form(each, places, classes) for each in value)
     if kind is tuple:
