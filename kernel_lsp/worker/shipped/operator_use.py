@@ -388,7 +388,7 @@ class FunctionUse:
         named: Any = sys.modules.get(self._original.__module__)
         for name in self._original.__qualname__.split("."):
             named = getattr(named, name, None)
-        return self._original.__qualname__ if named is self else super().__reduce_ex__(protocol)
+        return self._original.__qualname__ if named is self else (FunctionUse, (self._operator, self._original))
 
 
 def _results_of(call: Callable[..., Any], n_kept: int) -> Callable[..., Any]:
