@@ -91,7 +91,7 @@ step("a recorded run ranks the targets, and the first is optimized from there", 
 
 step("both modes of the recorded run are in the hover, and its share in the lens", async () => {
   await workbench.openFile("model.py");
-  await workbench.lens(/Optimize to CUDA \| \d+ % of a step/).first().waitFor();
+  await workbench.lens(/Optimize to CUDA \| [\d.]+ % of a step/).first().waitFor();
   const text = await workbench.hover("GatedBlock", /Recorded/);
   assert.match(text, /training/);
   assert.match(text, /eval/);
