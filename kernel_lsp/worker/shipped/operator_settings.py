@@ -209,12 +209,23 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 
 def _source_text(function: types.FunctionType) -> str:
-    """Return the source of a function, printed anew, without its documentation and the operators that it uses."""
+    """Return the syntax tree of a function as a text, without its documentation and the operators that it uses."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(_WithoutUses().visit(tree))
+    return _tree_text(_WithoutUses().visit(tree))
+
+
+def _tree_text(node: Any) -> str:
+    """Return a text that is the same in each version of Python, unlike those of ``ast.unparse`` and ``ast.dump``.
+    Python 3.12.1 has an empty text at the end of nested formats."""
+    if isinstance(node, list):
+        return f"[{' '.join(_tree_text(each) for each in node if getattr(each, 'value', None) != '')}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    held = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
+    return f"{type(node).__name__}({' '.join(f'{name}={_tree_text(value)}' for name, value in held)})"
 
 
 class _WithoutUses(ast.NodeTransformer):
