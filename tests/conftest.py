@@ -13,9 +13,11 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
+DIRECTORY = os.getcwd()
+
+
 @pytest.fixture(autouse=True)
 def _same_directory() -> Iterator[None]:
     """Loading a user's file makes its folder the current one, as Python would: the next test is back."""
-    directory = os.getcwd()
     yield
-    os.chdir(directory)
+    os.chdir(DIRECTORY)
