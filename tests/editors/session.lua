@@ -45,6 +45,12 @@ vim.lsp.handlers['window/showMessageRequest'] = function()
   return vim.NIL
 end
 
+-- Neovim 0.12 asks before it makes edits. A person who reviews the new files first leaves the calls as they are.
+local confirm = vim.fn.confirm
+vim.fn.confirm = function(message, ...)
+  return message:find('call site', 1, true) and 2 or confirm(message, ...)
+end
+
 local function act(line, title)
   wanted = title
   vim.api.nvim_win_set_cursor(0, { line, 0 })
