@@ -151,3 +151,16 @@ def test_hooks_and_functions_that_a_module_holds_are_its_code(tmp_path: Path, mo
     assert "scale" in module_settings(module)
     module.register_forward_pre_hook(lambda part, inputs: inputs[0] + part.shift)
     assert "shift" in module_settings(module)
+
+
+def test_what_the_runtime_of_operators_reads_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run of a module whose part used an operator had other settings, and was refused."""
+    runtime = f"_kernel_runtime_{next(NUMBERS)}"
+    text = "    @functools.wraps(own)\n    def computed(self, x):\n        return own(self, x + self.shift)\n"
+    (tmp_path / f"{runtime}.py").write_text(f"import functools\n\n\ndef over(own):\n{text}    return computed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings_of(tmp_path, monkeypatch, "def forward(self, x):\n        return x * self.scale")
+    module = importlib.import_module(f"module_of_reads_{next(NUMBERS) - 1}").Scaled()
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": importlib.import_module(runtime).over(kind.forward)})
+    assert sorted(module_settings(module)) == ["scale"]

@@ -28,6 +28,8 @@ from .load import Callee
 
 NOT_USERS = ("torch", "numpy", "builtins")
 """Packages whose code names no attribute of the user's, beside the standard library."""
+RUNTIME = "_kernel_runtime_"
+"""Beginning of the names of modules that operators share: what they read is no setting of the code."""
 INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages: functions that the user's code names are read there, and not followed."""
 CALLED_BY_TORCH = ("forward", "backward", "setup_context", "__call__")
@@ -224,7 +226,7 @@ class _Reader:
     def _is_users(self, module: str) -> bool:
         """Return True for a package of one of the module's classes, and for files that are not installed."""
         package = _package(module)
-        if package in NOT_USERS:
+        if package in NOT_USERS or module.rpartition(".")[2].startswith(RUNTIME):
             return False
         file = getattr(sys.modules.get(module), "__file__", None)
         if file is None:
