@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +167,28 @@ def test_what_the_runtime_of_operators_reads_is_no_setting(tmp_path: Path, monke
     kind = type(module)
     module.__class__ = type(kind.__name__, (kind,), {"forward": importlib.import_module(runtime).over(kind.forward)})
     assert sorted(module_settings(module)) == ["scale"]
+
+
+def test_settings_are_the_same_in_each_process(tmp_path: Path) -> None:
+    """A resumed run compares them. Sets of names are in another order in each process, and code that reads attributes
+    by computed names ends the search for further ones."""
+    helpers = [f"    def part_{n}(self, x):\n        return x * getattr(self, 'gain_{n}', 1)\n" for n in range(8)]
+    calls = " + ".join(f"self.part_{n}(x)" for n in range(8))
+    forward = f"    def forward(self, x):\n        return {calls} + self.named(x)\n"
+    named = "    def named(self, x):\n        return x * getattr(self, 'sca' + 'le')\n"
+    text = f"import torch\n\n\nclass Net(torch.nn.Module):\n    scale = 2\n\n{forward}{named}{''.join(helpers)}"
+    (tmp_path / "net.py").write_text(text)
+    program = (
+        "import net; from kernel_lsp.worker.capture.modes import module_settings; print(module_settings(net.Net()))"
+    )
+    paths = os.pathsep.join([os.getcwd(), str(tmp_path)])
+    found = {
+        subprocess.check_output(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": seed},
+            text=True,
+            timeout=120,
+        )
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1

@@ -216,7 +216,7 @@ class _Reader:
         for code in _codes(function.__code__):
             names = _loaded(code)
             self.found.is_decided &= not (names & BY_TEXT and _computes_names(code))
-            for name in names:
+            for name in sorted(names):  # what is found before the end is the same in each process
                 self.read(name)
                 if is_followed and name in space:
                     self.follow(space[name])
