@@ -191,6 +191,12 @@ def test_outputs_that_are_no_tensors() -> None:
     assert "returns no tensor" in fails("def f(x):\n    return None")
 
 
+def test_a_result_whose_class_cannot_be_called_with_its_parts() -> None:
+    """An operator that calls it would make a working program fail."""
+    text = "from collections import defaultdict\n\n\ndef f(x):\n    return defaultdict(list, a=x * 2)"
+    assert "returns a defaultdict that cannot be made again" in fails(text)
+
+
 def test_an_object_that_cannot_be_called() -> None:
     assert "cannot be called" in fails("class Net:\n    pass", "Net")
 

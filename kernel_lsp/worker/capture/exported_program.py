@@ -209,7 +209,7 @@ class Wrapper(torch.nn.Module):
             with refused(callee, *self._place):
                 result = callee.call(*positional, **keywords)
                 flat = flatten_outputs(result, *self._place)
-                self.record.returns = returned_form(result)
+                self.record.returns = returned_form(result, [tensor for _, tensor in flat], *self._place)
         except TargetFailure as problem:
             self.record.problem = problem
             raise

@@ -1,4 +1,4 @@
-"""What a call returns: its tensors by name, and the form that they have in it."""
+"""Read what a call returns: its tensors by name, and the form that they have in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,15 +62,42 @@ def _is_literal(value: Any) -> bool:
     return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
 
 
-def returned_form(result: Any) -> str:
-    """Return `Task.returns`: ``lambda out, *, Out="models.outputs": Out(logits=out[0], loss=None)``."""
-    classes: dict[str, str] = {}
-    text = _form(result, iter(range(1_000_000)), classes)
+def returned_form(result: Any, tensors: Sequence[torch.Tensor], file: str, line: int | None) -> str:
+    """Return `Task.returns`: ``lambda out, *, Out="models.outputs": Out(logits=out[0], loss=None)``. Raises
+    TargetFailure for a result of `tensors` that cannot be made so, such as a `defaultdict`."""
     is_flat = type(result) is tuple and len(result) > 1 and all(isinstance(each, torch.Tensor) for each in result)
     if is_flat or isinstance(result, torch.Tensor):
         return ""
-    stated = [f"{name}={_literal(module)}" for name, module in classes.items()]
+    classes: dict[str, type] = {}
+    text = _form(result, iter(range(1_000_000)), classes)
+    try:
+        is_alike = _is_alike(eval(f"lambda out: {text}", dict(classes))(tensors), result)
+    except Exception as error:
+        raise _unmade(result, f": {type(error).__name__}: {error}", file, line) from None
+    if not is_alike:
+        raise _unmade(result, "", file, line)
+    stated = [f"{name}={_literal(kind.__module__)}" for name, kind in classes.items()]
     return f"lambda {', '.join(['out', *(['*'] if stated else []), *stated])}: {text}"
+
+
+def _is_alike(made: Any, result: Any) -> bool:
+    """Return True if both have the same classes and members."""
+    if type(made) is not type(result):
+        return False
+    pairs = _members("", result)
+    if pairs is None:
+        return made is result or bool(made == result)
+    again = _members("", made) or []
+    return len(again) == len(pairs) and all(_is_alike(one, two) for (_, one), (_, two) in zip(again, pairs))
+
+
+def _unmade(result: Any, why: str, file: str, line: int | None) -> TargetFailure:
+    return TargetFailure(
+        f"the target returns a {type(result).__name__} that cannot be made again from its tensors{why}",
+        file=file,
+        line=line,
+        next_step="return a tensor, or a tuple, list, dict or dataclass of tensors",
+    )
 
 
 def _literal(value: Any) -> str:
@@ -78,7 +105,7 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _form(value: Any, places: Iterator[int], classes: dict[str, str]) -> str:
+def _form(value: Any, places: Iterator[int], classes: dict[str, type]) -> str:
     """Return a result as an expression of the tensors ``out[0]``, ``out[1]``, and note the classes that it names."""
     if isinstance(value, torch.Tensor):
         return f"out[{next(places)}]"
@@ -86,7 +113,7 @@ def _form(value: Any, places: Iterator[int], classes: dict[str, str]) -> str:
         return _literal(value)
     kind = type(value)
     if kind not in (dict, tuple, list):
-        classes[kind.__name__] = kind.__module__
+        classes[kind.__name__] = kind
     if dataclasses.is_dataclass(value):
         members = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         return (
