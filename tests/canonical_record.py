@@ -1,4 +1,4 @@
-"""What two runs of the same replies have in common: a record without dates, durations and identifiers."""
+"""Compare two runs of the same replies: by records without dates, durations and identifiers."""
 
 from __future__ import annotations
 

@@ -30,9 +30,8 @@ async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_
     settings = load_settings(Path.cwd(), overrides)
     async with SessionStart(settings) as start:
         with console.stage(f"checking {kernel}"):
-            from kernel_lsp.verify.session.check_kernel import (
-                check_kernel,  # takes half a second, and the worker has begun
-            )
+            # Takes half a second, and the worker has begun.
+            from kernel_lsp.verify.session.check_kernel import check_kernel
 
             verdict = await check_kernel(kernel, task, Path.cwd(), settings, start)
         # Said before all processes have ended: a GPU's driver takes a third of a second for that.

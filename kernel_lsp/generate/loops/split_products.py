@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.graph import live_tensors
-from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.index import Index, Variable, as_index
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar, nodes, rewrite
 from kernel_lsp.generate.ir.tensor import Contraction, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.loops.periods import through_views
@@ -100,10 +100,10 @@ def _add_split(rebuilder: Rebuilder, tensor: Tensor, bounds: Sequence[int]) -> N
     )
 
 
-def _part(definition: Reduction, contraction: Contraction, place: dict[Variable, object], own: Variable) -> Reduction:
+def _part(definition: Reduction, contraction: Contraction, place: Mapping[Variable, Index], own: Variable) -> Reduction:
+    """Return the product over a part of the terms: `place` has the position of each term of `own` among all."""
     left, right, body = (
-        _inlined(scalar).substitute(place)  # type: ignore[arg-type]
-        for scalar in (contraction.left, contraction.right, definition.body)
+        _inlined(scalar).substitute(place) for scalar in (contraction.left, contraction.right, definition.body)
     )
     domain = tuple(own if variable in place else variable for variable in definition.domain)
     made = replace(contraction, left=left, right=right, library=None)
