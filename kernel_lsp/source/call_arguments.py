@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 MAX_STEPS = 12
@@ -21,12 +21,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed file. `imported` returns the module of an import, by its name and level; `callers` yields the calls of a
+    """A parsed file. `imported` returns the module of an import, by its name and level; `callers` has the calls of a
     function of this file in the workspace."""
 
     tree: ast.Module
     imported: Callable[[str, int], Module | None]
-    callers: Callable[[str], Iterator[ast.Call]]
+    callers: Callable[[str], Iterable[ast.Call]]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -39,6 +39,8 @@ MAX_SCAN_S = 10.0
 """Maximum seconds of one scan: someone waits for it."""
 SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "build", "dist"))
 """Folders without the user's own code. Hidden folders and environments are skipped, too."""
+MAX_FACTORIES = 2
+"""Maximum factory functions between a call and the values that it is given."""
 MAX_PASSED_ON = 3
 """Maximum modules between a file and the target's, each of which imports it from the next."""
 UNKNOWN_NAME = "<unknown>"
@@ -96,44 +98,67 @@ def revert_operator(root: Path, name: str) -> Rewritten:
     return _rewritten(root, f"{USE_PREFIX}{name}", lambda file: _revert_edits(file, name))
 
 
-def calls_elsewhere(root: Path, target: Path, called: str, depth: int = 2) -> Iterator[ast.Call]:
+def calls_elsewhere(root: Path, target: Path, called: str) -> Iterator[ast.Call]:
     """Yield the calls of `called` in the other files of a workspace without tests, whose sizes are small. Of their
-    arguments those stay whose values the workspace's text says; any other one is a name that nothing defines. `depth`
-    bounds the factories between a call and its values."""
-    for file, names in _callers_of(root, target, called):
-        module = _module(file, root, depth)
-        inside = {
-            id(each): node for node in ast.walk(file.tree) if isinstance(node, Function) for each in ast.walk(node)
-        }
-        for call in map(_without_partial, file.calls):
-            if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names:
-                place = Place(module, inside.get(id(call.func)))
-                arguments = [_literal(each, place) for each in call.args]
-                keywords = [
-                    ast.keyword(name, _literal(value, place))
-                    for each in call.keywords
-                    for name, value in _spread(each, file)
-                ]
-                yield ast.Call(call.func, arguments, keywords)
+    arguments those stay whose values the workspace's text says; any other one is a name that nothing defines."""
+    return _CallReader(root, time.monotonic() + MAX_SCAN_S).calls(target, called, MAX_FACTORIES)
 
 
-def _callers_of(root: Path, target: Path, called: str) -> Iterator[tuple[_File, set[str]]]:
-    """Yield the other files that may call `called`, each with its names there. Files that give it another name are read
-    first, and then those that have that name alone."""
-    deadline = time.monotonic() + MAX_SCAN_S
-    paths = [path for path in islice(python_files(root), MAX_FILES) if path != target]
-    waiting, done = [called.rpartition(".")[2]], set[Path]()
-    for word in waiting:
-        for path in paths:
-            is_read = path not in done and not _is_test(path.relative_to(root)) and time.monotonic() < deadline
-            file = _read(path, word) if is_read else None
-            if file is None:
-                continue
-            done.add(path)
-            names = {name for name, _, _ in _imported(file, root, target, called)}
-            renamed = {ast.unparse(node.targets[0]) for node in file.tree.body if _renames(node, names)}
-            waiting += sorted(renamed - {*waiting})[:MAX_PASSED_ON]
-            yield file, names | renamed
+@dataclass(frozen=True)
+class _CallReader:
+    """Reads calls and their values in a workspace until `deadline`, those of each function once."""
+
+    root: Path
+    deadline: float
+    known: dict[tuple[Path, str], list[ast.Call]] = field(default_factory=dict)
+
+    def calls(self, target: Path, called: str, n_factories: int) -> Iterator[ast.Call]:
+        """Yield the calls of a file's function or class. Up to `n_factories` stand between a call and its values."""
+        for file, names in self._callers_of(target, called):
+            module = self._module(file, n_factories)
+            inside = {
+                id(each): node for node in ast.walk(file.tree) if isinstance(node, Function) for each in ast.walk(node)
+            }
+            for call in map(_without_partial, file.calls):
+                if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names:
+                    place = Place(module, inside.get(id(call.func)))
+                    arguments = [_literal(each, place) for each in call.args]
+                    keywords = [
+                        ast.keyword(name, _literal(value, place))
+                        for each in call.keywords
+                        for name, value in _spread(each, file)
+                    ]
+                    yield ast.Call(call.func, arguments, keywords)
+
+    def _callers_of(self, target: Path, called: str) -> Iterator[tuple[_File, set[str]]]:
+        """Yield the other files that may call `called`, each with its names there. Files that give it another name are
+        read first, and then those that have that name alone."""
+        paths = [path for path in islice(python_files(self.root), MAX_FILES) if path != target]
+        waiting, done = [called.rpartition(".")[2]], set[Path]()
+        for word in waiting:
+            for path in paths:
+                is_read = path not in done and not _is_test(path.relative_to(self.root))
+                file = _read(path, word) if is_read and time.monotonic() < self.deadline else None
+                if file is None:
+                    continue
+                done.add(path)
+                names = {name for name, _, _ in _imported(file, self.root, target, called)}
+                renamed = {ast.unparse(node.targets[0]) for node in file.tree.body if _renames(node, names)}
+                waiting += sorted(renamed - {*waiting})[:MAX_PASSED_ON]
+                yield file, names | renamed
+
+    def _module(self, file: _File, n_factories: int) -> Module:
+        def imported(name: str, level: int) -> Module | None:
+            found = next((path for _, path in _places(name, level, file, self.root) if path.is_file()), None)
+            other = None if found is None else _read(found, "")
+            return None if other is None else self._module(other, n_factories)
+
+        def callers(name: str) -> Iterable[ast.Call]:
+            if n_factories and (file.path, name) not in self.known:
+                self.known[file.path, name] = [*self.calls(file.path, name, n_factories - 1)]
+            return self.known.get((file.path, name), ())
+
+        return Module(file.tree, imported, callers)
 
 
 def _renames(node: ast.stmt, names: set[str]) -> TypeGuard[ast.Assign]:
@@ -167,18 +192,6 @@ def _spread(keyword: ast.keyword, file: _File) -> Iterator[tuple[str, ast.expr]]
 
 def _literal(argument: ast.expr, place: Place) -> ast.expr:
     return literal_of(argument, place) or ast.Name(UNKNOWN_NAME)
-
-
-def _module(file: _File, root: Path, depth: int) -> Module:
-    def imported(name: str, level: int) -> Module | None:
-        found = next((path for _, path in _places(name, level, file, root) if path.is_file()), None)
-        other = None if found is None else _read(found, "")
-        return None if other is None else _module(other, root, depth)
-
-    def callers(name: str) -> Iterator[ast.Call]:
-        return calls_elsewhere(root, file.path, name, depth - 1) if depth else iter(())
-
-    return Module(file.tree, imported, callers)
 
 
 @dataclass(frozen=True)
