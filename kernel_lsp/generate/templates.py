@@ -80,11 +80,14 @@ from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.library import library_step
 from kernel_lsp.generate.schedule.attention_knobs import choose_attention, choose_gradient
 from kernel_lsp.generate.schedule.box_knobs import choose_box, choose_box_blocks
-from kernel_lsp.generate.schedule.column_choices import (
+from kernel_lsp.generate.schedule.column_knobs import (
     choose_column_sums,
     choose_lines,
     column_sum_comment,
     line_comment,
+)
+from kernel_lsp.generate.schedule.contraction_defaults import (
+    split_comment,
 )
 from kernel_lsp.generate.schedule.contraction_knobs import (
     choose_register_tiles,
@@ -92,18 +95,15 @@ from kernel_lsp.generate.schedule.contraction_knobs import (
     choose_thread_rows,
     choose_tiles,
 )
-from kernel_lsp.generate.schedule.element_choices import ElementChooser, choose_row_scatter, element_comment
+from kernel_lsp.generate.schedule.element_knobs import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.loop_knobs import render_loop
 from kernel_lsp.generate.schedule.next_rows import for_other_lengths
 from kernel_lsp.generate.schedule.recurrence_knobs import choose_recurrence
-from kernel_lsp.generate.schedule.row_choices import RowChooser
 from kernel_lsp.generate.schedule.row_comments import row_comment
+from kernel_lsp.generate.schedule.row_knobs import RowChooser
 from kernel_lsp.generate.schedule.scan_knobs import choose_scan
-from kernel_lsp.generate.schedule.selection_choice import choose_selection
-from kernel_lsp.generate.schedule.split_choice import (
-    split_comment,
-)
+from kernel_lsp.generate.schedule.selection_knobs import choose_selection
 from kernel_lsp.generate.schedule.tensor_core_knobs import (
     default_schedule,
     pick_schedule,

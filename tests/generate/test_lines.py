@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.generate.codegen.elements import lines
-from kernel_lsp.generate.schedule import element_choices
+from kernel_lsp.generate.schedule import element_knobs
 from kernel_lsp.generate.structure import row_splits
 from tests.generate.harness import check, plan_text, tensor
 
@@ -109,7 +109,7 @@ def test_coordinates_of_packs_are_declared_where_the_pack_is(call: str) -> None:
 def test_bytes_that_become_16_bits_leave_the_l2_cache_last_and_their_scale_is_loaded_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(element_choices, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(element_knobs, "LARGE_BYTES", 1 << 10)
     inputs = [tensor("q", 6, 2048, dtype="i8", within=(-127, 128)), tensor("scale", 6, 1, dtype="bf16")]
     schedule = {"f.vector": 8, "f.threads": 64, "f.unroll": 2}
     text = "def f(q, scale): return q.to(scale.dtype) * scale"

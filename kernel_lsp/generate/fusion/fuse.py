@@ -60,8 +60,7 @@ from kernel_lsp.generate.ir.tensor import (
     Scatter,
     Tensor,
 )
-from kernel_lsp.generate.loops.bodies import with_inlined
-from kernel_lsp.generate.loops.reads import loop_over
+from kernel_lsp.generate.loops.bodies import loop_over, with_inlined
 
 
 @dataclass(frozen=True)

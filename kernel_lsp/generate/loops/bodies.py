@@ -188,3 +188,19 @@ def _without(entry: LoopTensor, gone: LoopTensor) -> LoopTensor:
         return body if access.mask is None else masked(access.mask, body)
 
     return replace(entry, definition=replace(entry.definition, body=rewrite(entry.definition.body, read)))
+
+
+def loop_over(loop: StepLoop, rewritten: Callable[[Scalar], Scalar]) -> StepLoop:
+    """Return the loop over other tensors beside its own."""
+    own = {tensor for entry in loop.tensors for tensor in (entry.now, entry.before)}
+
+    def others(scalar: Scalar) -> Scalar:
+        kept = {access.tensor for access in accesses(scalar)} & own
+        return rewrite(scalar, lambda access: access if access.tensor in kept else rewritten(access))
+
+    return replace(loop, tensors=tuple(_changed(entry, others) for entry in loop.tensors))
+
+
+def _changed(entry: LoopTensor, change: Callable[[Scalar], Scalar]) -> LoopTensor:
+    first = entry.first if entry.first is None else replace(entry.first, body=change(entry.first.body))
+    return replace(entry, definition=replace(entry.definition, body=change(entry.definition.body)), first=first)

@@ -19,7 +19,7 @@ from kernel_lsp.generate.ir.tensor import (
     Scatter,
     Tensor,
 )
-from kernel_lsp.generate.loops.reads import loop_over
+from kernel_lsp.generate.loops.bodies import loop_over
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.lowering.table import LoweredGraph
 

@@ -18,14 +18,14 @@ from kernel_lsp.generate.codegen.products.split_schedule import SplitSchedule, i
 from kernel_lsp.generate.codegen.products.thread_rows import ThreadRowSchedule, is_valid_thread_rows
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
-from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.split_choice import (
+from kernel_lsp.generate.schedule.contraction_defaults import (
     SHAPES,
     default_split_schedule,
     default_thread_rows,
     shape_name,
     steps_of,
 )
+from kernel_lsp.generate.schedule.knobs import Choices
 
 SHARED_TILES = {
     128: TileSchedule(32, 32, 16, 4, 2),

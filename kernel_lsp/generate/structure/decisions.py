@@ -36,9 +36,7 @@ from kernel_lsp.generate.library import (
 )
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.names import NamePool
-from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.scatter_choice import pick_gathered
-from kernel_lsp.generate.schedule.split_choice import (
+from kernel_lsp.generate.schedule.contraction_defaults import (
     MAX_SKINNY,
     MAX_SPLIT_PRODUCTS,
     MAX_WARPS,
@@ -50,6 +48,8 @@ from kernel_lsp.generate.schedule.split_choice import (
     parts_of_register_tiles,
     suits_thread_rows,
 )
+from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.scatter_knobs import pick_gathered
 from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.structure.attention_patterns import find_attention

@@ -15,8 +15,8 @@ from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.schedule.contraction_defaults import MAX_SPLIT_PRODUCTS
 from kernel_lsp.generate.schedule.knobs import OperationPlanner
-from kernel_lsp.generate.schedule.split_choice import MAX_SPLIT_PRODUCTS
 from kernel_lsp.generate.structure.sum_rewrites import with_pointwise_inlined
 
 MAX_NODES = 10

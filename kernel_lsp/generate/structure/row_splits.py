@@ -18,8 +18,8 @@ from kernel_lsp.generate.ir.index import Index, divide_exactly, product
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
-from kernel_lsp.generate.schedule.column_choices import clusters_of_lines
-from kernel_lsp.generate.schedule.row_choices import power_of_two
+from kernel_lsp.generate.schedule.column_knobs import clusters_of_lines
+from kernel_lsp.generate.schedule.row_knobs import power_of_two
 from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES
 
 MIN_SPLIT_COLUMNS = 8192

@@ -72,7 +72,7 @@ def returned_form(result: Any, tensors: Sequence[torch.Tensor], file: str, line:
     text = _form(result, iter(range(1_000_000)), classes)
     try:
         is_alike = _is_alike(eval(f"lambda out: {text}", dict(classes))(tensors), result)
-    except Exception as error:
+    except Exception as error:  # the user's class may raise anything
         raise _unmade(result, f": {type(error).__name__}: {error}", file, line) from None
     if not is_alike:
         raise _unmade(result, "", file, line)

@@ -1,4 +1,5 @@
-"""Choose schedules of contractions on CUDA cores: split over threads and clusters, in register tiles, or by rows."""
+"""Decide which schedules contractions on CUDA cores have by default, and from which sizes on: split over threads and
+clusters, in register tiles, or by rows."""
 
 from __future__ import annotations
 
