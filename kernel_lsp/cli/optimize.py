@@ -34,6 +34,12 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import record_run
 from kernel_lsp.evolve.run.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import read_seed_kernel
+from kernel_lsp.llm.manual import ManualPrompt
+
+MODEL_OPTIONS = {"budget_usd": "--budget", "strategy": "--strategy", "judges": "--judges"}
+"""Options that mean nothing without a model, by setting."""
+OPTION_NAMES = {**MODEL_OPTIONS, "models": "--model", "out_directory": "--out", "target_gpu": "--gpu"}
+"""Options that are not named as their setting."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,10 @@ def main(
     """Run the command; returns the exit status."""
 
     def make_handle() -> RunHandle:
-        handle = _handle(target, resume, backward, overrides, recordings.replay, seed_kernels)
+        if resume is not None:
+            handle = _resumed(target, resume, backward, overrides, recordings.replay, seed_kernels)
+        else:
+            handle = _new(target, backward, overrides, recordings, seed_kernels)
         handle.applies_anyway = applies_anyway
         return handle
 
@@ -69,6 +78,7 @@ async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record:
     handle = make_handle()
     finished: RunFinished | None = None
     view = RunView()
+    handle.callbacks, handle.on_prompt = {"paste": paste}, view.show_prompt
     with view:
         try:
             async for event in handle.events():
@@ -85,28 +95,84 @@ async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record:
     if as_json:
         console.print_json(finished)
     else:
-        print_report(finished, handle)
+        print_report(finished, handle, view.models)
     return console.EXIT_OK if finished.candidate_id is not None else console.EXIT_NO
 
 
-def _handle(
+def _new(
     target: str | None,
-    resume: str | None,
+    backward: bool,
+    overrides: Mapping[str, Any],
+    recordings: Recordings,
+    seed_kernels: Sequence[Path],
+) -> RunHandle:
+    if target is None:
+        raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
+    given = [read_seed_kernel(kernel) for kernel in seed_kernels]
+    handle = start_request(Path.cwd(), target, backward, overrides, replay=recordings.replay, seed_kernels=given)
+    unused = [option for name, option in MODEL_OPTIONS.items() if overrides[name] is not None]
+    unused += ["--record"] if recordings.record is not None else []
+    unused += ["--replay"] if recordings.replay is not None else []
+    if unused and not handle.request.choices.models:
+        step = "add --model M" if recordings.replay is None else "repeat the --model options of the recorded run"
+        raise UserError(f"{', '.join(unused)} without a model", next_step=step)
+    return handle
+
+
+def _resumed(
+    target: str | None,
+    run: str,
     backward: bool,
     overrides: Mapping[str, Any],
     replay: Path | None,
     seed_kernels: Sequence[Path],
 ) -> RunHandle:
-    if resume is not None:
-        if target is not None:
-            raise UserError("give a TARGET or --resume, not both", next_step="the run remembers its target")
-        return resume_request(Path.cwd(), resume)
-    if target is None:
-        raise UserError("no target", next_step="kernel-lsp optimize model.py::MyModule")
-    given = [read_seed_kernel(kernel) for kernel in seed_kernels]
-    handle = start_request(Path.cwd(), target, backward, overrides, replay=replay, seed_kernels=given)
-    handle.callbacks = {"paste": paste}
-    return handle
+    if target is not None:
+        raise UserError("give a TARGET or --resume, not both", next_step="the run remembers its target")
+    ignored = [
+        OPTION_NAMES.get(name, f"--{name}")
+        for name, value in overrides.items()
+        if value is not None and (name, value) != ("device", "auto")
+    ]
+    others = {"--backward": backward, "--replay": replay is not None, "--seed-kernel": bool(seed_kernels)}
+    ignored += [option for option, is_given in others.items() if is_given]
+    if ignored:
+        raise UserError(
+            f"--resume keeps the run's own options: {', '.join(ignored)} cannot be changed",
+            next_step=f"kernel-lsp optimize --resume {run}, or begin a new run of the target",
+        )
+    return resume_request(Path.cwd(), run)
+
+
+class ModelTally:
+    """What the models of a run did, from its events."""
+
+    def __init__(self) -> None:
+        self.n_replies = 0
+        self.is_priced = True
+        """False once a call with tokens had no price."""
+        self.failures: dict[str, None] = {}
+        """Different failures, in order, as lines."""
+
+    def take(self, event: ModelCalled) -> str:
+        """Count a call; return the line of a failure that is new, else an empty text."""
+        self.n_replies += event.outcome == "replied"
+        self.is_priced &= event.cost_usd is not None or not event.n_prompt_tokens + event.n_reply_tokens
+        line = f"{event.model}: {event.outcome.replace('_', ' ')}: {event.message}"
+        if event.outcome == "replied" or line in self.failures:
+            return ""
+        self.failures[line] = None
+        return line
+
+    def consumed(self, n_tokens: tuple[int, int], cost_usd: float) -> str:
+        """Return prompt and reply tokens and their cost; the tokens of a pasted or external program's reply are
+        unknown."""
+        if not self.n_replies and self.failures:
+            return f"no reply: {next(iter(self.failures))}"
+        if not sum(n_tokens):
+            return "tokens and cost not known here"
+        cost = f"${cost_usd:.4f}" if self.is_priced else "cost not known: set model_prices"
+        return f"{n_tokens[0]} + {n_tokens[1]} tokens, {cost}"
 
 
 class RunView:
@@ -126,7 +192,7 @@ class RunView:
         self._spinner = console.stderr.status("starting")
         self._started = time.monotonic()
         self._best = self._cost = ""
-        self._failures: set[str] = set()
+        self.models = ModelTally()
         self.run_id: str | None = None
 
     def __enter__(self) -> RunView:
@@ -169,6 +235,11 @@ class RunView:
             case FilesWritten():
                 self._say("wrote " + ", ".join(event.files))
 
+    def show_prompt(self, prompt: ManualPrompt) -> None:
+        """Print where a prompt for a person is, and where the reply belongs."""
+        if prompt.is_waiting:
+            self._say(f"  waiting for a reply: paste {prompt.prompt} into a chat, save the reply as {prompt.reply}")
+
     def say_resumable(self, handle: RunHandle) -> None:
         """Print how to resume, after an interruption or an error."""
         if self.run_id is not None and handle.is_resumable:
@@ -201,14 +272,12 @@ class RunView:
         self._say(f"wrote {n_replies} {'reply' if n_replies == 1 else 'replies'} to {path}")
 
     def _count_call(self, event: ModelCalled) -> None:
+        failure = self.models.take(event)
         budget = f" of ${event.budget_usd:.2f}" if event.budget_usd is not None else ""
-        self._cost = (
-            f", ${event.run_cost_usd:.4f}{budget} for {counted(event.n_run_calls, 'call')}" if event.n_run_calls else ""
-        )
-        failure = f"  {event.model}: {event.outcome.replace('_', ' ')}: {event.message}"
-        if event.outcome != "replied" and failure not in self._failures:
-            self._failures.add(failure)
-            self._say(failure)
+        cost = f", ${event.run_cost_usd:.4f}{budget}" if self.models.is_priced else ", cost not known"
+        self._cost = f"{cost} for {counted(event.n_run_calls, 'call')}" if event.n_run_calls else ""
+        if failure:
+            self._say(f"  {failure}")
         self._show_best()
 
     def _show_best(self) -> None:
@@ -231,7 +300,7 @@ class RunView:
         console.stderr.print(text, markup=False)
 
 
-def print_report(finished: RunFinished, handle: RunHandle) -> None:
+def print_report(finished: RunFinished, handle: RunHandle, models: ModelTally) -> None:
     """Print the capture, the candidates, the winner, its cost, its files, and the next step."""
     say = console.stdout.print
     say()
@@ -244,7 +313,8 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     counts = f"{finished.n_proposed} proposed, {finished.n_built} built, {finished.n_correct} correct"
     say(f"  candidates  {counts}", markup=False)
     if finished.n_model_calls:
-        say(f"  models      {counted(finished.n_model_calls, 'call')}, {_consumed(finished)}", markup=False)
+        consumed = models.consumed((finished.n_prompt_tokens, finished.n_reply_tokens), finished.cost_usd)
+        say(f"  models      {counted(finished.n_model_calls, 'call')}, {consumed}", markup=False)
     if finished.stopped:
         say(f"  stopped     {finished.stopped}", markup=False)
     if finished.candidate_id is None:
@@ -265,13 +335,6 @@ def print_report(finished: RunFinished, handle: RunHandle) -> None:
     for position, file in enumerate(finished.files):
         say(f"  {'files' if position == 0 else '':<11} {file}", markup=False)
     say(f"  next        {next_step(finished)}", markup=False)
-
-
-def _consumed(finished: RunFinished) -> str:
-    """Return tokens and money; the tokens of a pasted or external program's reply are unknown."""
-    if not finished.n_prompt_tokens + finished.n_reply_tokens:
-        return "tokens and cost not known here"
-    return f"{finished.n_prompt_tokens} + {finished.n_reply_tokens} tokens, ${finished.cost_usd:.4f}"
 
 
 def next_step(finished: RunFinished) -> str:

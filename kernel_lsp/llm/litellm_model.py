@@ -113,6 +113,11 @@ class Endpoint:
     """Maximum time between two chunks of a streamed reply, in seconds."""
 
 
+_PREFIXES = re.compile(r"^(?:litellm\.)?(?:\w+(?:Error|Exception)(?::\s*|\s+-\s+))*")
+"""Class names that litellm puts before a provider's words."""
+_JSON_MESSAGE = re.compile(r'"message":\s*"(?P<message>[^"\\]+)"')
+_NO_CONNECTION = "Connection error."
+"""End of the InternalServerError with which litellm reports an address that cannot be reached."""
 _FINISHES: dict[str, Literal["stop", "length"]] = {"stop": "stop", "length": "length"}
 
 
@@ -188,7 +193,8 @@ class LitellmModel:
         except EnvironmentProblem:
             raise
         except Exception as error:  # litellm passes on any exception of a vendor's client; each becomes an outcome
-            return self._failed(_cause(error), _message(error), request, stream, _retry_after_s(error))
+            cause = _cause(error)
+            return self._failed(cause, self._message(error, cause), request, stream, _retry_after_s(error))
         if not stream.finish:
             return self._failed("connection", "the stream ended before the reply did", request, stream)
         usage = self._usage(request, stream)
@@ -218,6 +224,19 @@ class LitellmModel:
                 except StopAsyncIteration:
                     return
             stream.take(chunk)
+
+    def _message(self, error: Exception, cause: Cause) -> str:
+        """Return the provider's words without litellm's class names, and what to check."""
+        said = _PREFIXES.sub("", fitted(str(error), N_MESSAGE_CHARACTERS)) or type(error).__name__
+        if found := _JSON_MESSAGE.search(said):
+            said = found["message"]
+        url = self._endpoint.base_url
+        steps = {
+            "authentication": f"check {self._key_variable()}",
+            "refused": "check the model's name",
+            "connection": f"check model_base_url ({url})" if url is not None else "check the network",
+        }
+        return f"{said.rstrip('.')}; {steps[cause]}" if cause in steps else said
 
     def _connection(self) -> dict[str, str]:
         """Return the address and the key. Without a base URL or a key, litellm reads the vendor's own variable."""
@@ -336,6 +355,8 @@ def _needed_keys(name: str) -> tuple[str, ...]:
 def _cause(error: Exception) -> Cause:
     status = getattr(error, "status_code", None)
     name = type(error).__name__
+    if name == "InternalServerError" and str(error).endswith(_NO_CONNECTION):
+        return "connection"
     if status == 429 or "RateLimit" in name:
         return "rate_limited"
     if status in (401, 403) or "Authentication" in name or "PermissionDenied" in name:
@@ -345,10 +366,6 @@ def _cause(error: Exception) -> Cause:
     if "Connection" in name or "MidStream" in name or isinstance(error, OSError) or status is None:
         return "connection"
     return "server" if int(status) >= 500 else "refused"
-
-
-def _message(error: Exception) -> str:
-    return fitted(str(error), N_MESSAGE_CHARACTERS) or type(error).__name__
 
 
 def _retry_after_s(error: Exception) -> float | None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,7 +169,10 @@ def _open(name: str, around: Surroundings) -> Model:
         folder = around.directory / rest if rest else around.manual_folder
         return ManualModel(folder, around.manual_wait_s, on_prompt=around.on_prompt)
     if kind == "command":
-        return CommandModel(_argv(name, rest), around.endpoint.deadline_s)
+        argv = _argv(name, rest)
+        if around.replay is None and shutil.which(argv[0]) is None:
+            raise SettingError(f"model '{name}': there is no program {argv[0]}", next_step="check its name and PATH")
+        return CommandModel(argv, around.endpoint.deadline_s)
     if kind == "replay":
         return ReplayModel(read_recording(around.directory / rest).outcomes)
     model = LitellmModel(name, around.endpoint)

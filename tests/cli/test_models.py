@@ -10,7 +10,7 @@ import pytest
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import ModelRecords
 from tests.canonical_record import canonical_record
-from tests.cli.commands import Ran, run, write
+from tests.cli.commands import Ran, run, run_here, write
 from tests.llm.chat_server import ChatServer, Refuses
 from tests.llm.provider_script import INJECTION, TARGET, answer
 
@@ -106,6 +106,35 @@ def test_without_a_key_the_generator_goes_on_and_the_variable_is_named_once(tmp_
     assert ran.json["candidate_id"]
 
 
+def test_a_resumed_run_refuses_options_that_it_would_ignore(tmp_path: Path) -> None:
+    options = ("--resume", "last", "--gpu", "L4", "--budget", "2", "--backward")
+    ran = run_here(tmp_path, "optimize", *options)
+    assert ran.status == 2
+    assert "--resume keeps the run's own options: --budget, --gpu, --backward cannot be changed" in ran.stderr
+
+
+def test_the_files_of_a_manual_prompt_are_named_while_it_waits(tmp_path: Path) -> None:
+    write(tmp_path, TARGET)
+    options = ("optimize", "model.py::scale", "--device", "cpu", "--generations", "1", "--proposals", "1")
+    ran = run(tmp_path, *options, "--model", "manual:chat", KERNEL_LSP_MANUAL_WAIT_S="0")
+    assert ran.status == 130
+    (prompt,) = (tmp_path / "chat").glob("*.prompt.md")
+    reply = prompt.with_name(prompt.name.replace("prompt", "reply"))
+    assert f"waiting for a reply: paste {prompt} into a chat, save the reply as {reply}" in ran.stderr
+
+
+def test_a_run_whose_model_never_replies_says_so_in_its_report(tmp_path: Path) -> None:
+    write(tmp_path, TARGET)
+    options = ("optimize", "model.py::scale", "--device", "cpu", "--generations", "1", "--proposals", "1")
+    said = '{"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}}'
+    with ChatServer(lambda *_: Refuses(401, said)) as server:
+        settings = {"KERNEL_LSP_MODEL_BASE_URL": server.base_url, "OPENAI_API_KEY": KEY}
+        ran = run(tmp_path, *options, "--model", "openai/x", **settings)
+    failure = "openai/x: authentication: Incorrect API key provided; check OPENAI_API_KEY"
+    assert f"1 call, no reply: {failure}" in ran.stdout
+    assert ran.stderr.count(failure) == 1
+
+
 def test_a_recording_of_another_run_is_said_to_lack_the_prompts(tmp_path: Path) -> None:
     write(tmp_path, "", "empty.jsonl")
     ran = optimize(tmp_path, "--model", "openai/scripted", "--replay", "empty.jsonl", "--generations", "9")
@@ -120,6 +149,9 @@ def test_a_recording_of_another_run_is_said_to_lack_the_prompts(tmp_path: Path) 
         (("--model", "editor"), "no editor with a language model"),
         (("--model", "openai/x", "--replay", "none.jsonl"), "none.jsonl"),
         (("--model", "openai/x", "--strategy", "luck"), "strategy = 'luck'"),
+        (("--model", "command:no-such-program -x"), "there is no program no-such-program"),
+        (("--replay", "none.jsonl"), "--replay without a model"),
+        (("--budget", "1", "--record", "r.jsonl"), "--budget, --record without a model"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_runs(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
