@@ -219,8 +219,6 @@ def bench(
     }
     import kernel_lsp.cli.bench as command
 
-    if tasks and tasks[0] == "filter":
-        raise typer.Exit(command.run_filters(tasks[1:], overrides, as_json))
     options = command.BenchOptions(
         backward=backward,
         sample=sample,
@@ -232,6 +230,8 @@ def bench(
         rows=tuple(rows or ()),
         as_json=as_json,
     )
+    if tasks and tasks[0] == "filter":
+        raise typer.Exit(command.run_filters(tasks[1:], options, overrides))
     raise typer.Exit(command.main(tasks or [], options, overrides))
 
 

@@ -145,7 +145,7 @@ class BenchOptions:
 def main(tasks: Sequence[str], options: BenchOptions, overrides: Mapping[str, Any]) -> int:
     """Run the command; returns the exit status."""
     if options.rows:
-        return console.run_to_exit_status(_shown_together(options))
+        return console.run_to_exit_status(_shown_together(tasks, options))
     return console.run_to_exit_status(_bench(tasks, options, overrides))
 
 
@@ -195,15 +195,18 @@ async def _devices(settings: Settings) -> tuple[str, ...]:
         return tuple(f"cuda:{index}" for index in range(len((await start.worker.describe()).devices)))
 
 
-async def _shown_together(options: BenchOptions) -> int:
+async def _shown_together(tasks: Sequence[str], options: BenchOptions) -> int:
     """Show the rows of several reports as one, e.g. of one run per GPU. Raises UserError for another file."""
+    if tasks:
+        raise UserError("give TASKS or --rows, not both", next_step="--rows runs nothing")
     reports = []
     for path in options.rows:
         try:
             reports.append(BenchReport.model_validate_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not written by `kernel-lsp bench`"
             step = f"name the {DATA} of a run, in {RESULTS_FOLDER}"
-            raise UserError(f"no report: {error}".splitlines()[0], file=str(path), next_step=step) from None
+            raise UserError(f"no report of a benchmark: {reason}", file=str(path), next_step=step) from None
     together = bench_report([entry for report in reports for entry in report.entries])
     return _show(together.model_copy(update={"date": max(report.date for report in reports)}), options)
 
@@ -221,6 +224,7 @@ def _show(report: BenchReport, options: BenchOptions) -> int:
 def _suite(tasks: Sequence[str], backward: bool) -> list[BenchTask]:
     """Return the tasks given, or the examples of the checkout that we stand in. Raises UserError without either."""
     if tasks:
+        _check_that_they_exist(tasks)
         return expand_tasks(tasks, Path.cwd(), backward)
     if not EXAMPLES_FILE.is_file():
         raise UserError(
@@ -233,6 +237,13 @@ def _suite(tasks: Sequence[str], backward: bool) -> list[BenchTask]:
         for example in examples
         if "kernel" not in example
     ]
+
+
+def _check_that_they_exist(tasks: Sequence[str]) -> None:
+    """Raise UserError for a task without a file or folder: hours later it would be one row among others."""
+    for task in tasks:
+        if not (Path.cwd() / task.partition("::")[0]).exists():
+            raise UserError("there is no such file or folder", file=task, next_step="check the path: nothing was run")
 
 
 def _print(report: BenchReport) -> None:
@@ -259,18 +270,38 @@ STATUS_STYLES = {"passed": "green", "flagged": "bold red", "skipped": "dim"}
 
 
 @console.command
-async def run_filters(tasks: Sequence[str], overrides: Mapping[str, Any], as_json: bool) -> int:
+async def run_filters(tasks: Sequence[str], options: BenchOptions, overrides: Mapping[str, Any]) -> int:
+    """Run `bench filter`. `--sample` and `--seed` hold; other options of a search raise UserError."""
     if not tasks:
         raise UserError("no tasks given", next_step="kernel-lsp bench filter FOLDER model.py::Block")
     settings = load_settings(Path.cwd(), overrides)
-    with console.stage(f"examining {counted(len(tasks), 'task')}"):
-        targets = expand_targets(tasks, Path.cwd())
+    if ignored := _not_of_filters(options, overrides, settings.device):
+        raise UserError(f"bench filter has no {', '.join(ignored)}", next_step="it examines tasks, and optimizes none")
+    _check_that_they_exist(tasks)
+    found = [BenchTask(target) for target in expand_targets(tasks, Path.cwd())]
+    targets = [task.target for task in sample_tasks(found, options.sample, options.seed)]
+    with console.stage(f"examining {counted(len(targets), 'task')}"):
         report = FilterReport(tasks=await filter_targets(targets, Path.cwd(), settings))
-    if as_json:
+    if options.as_json:
         console.print_json(report)
     else:
         _print_filters(report)
     return console.EXIT_OK if report.n_good == len(report.tasks) else console.EXIT_NO
+
+
+def _not_of_filters(options: BenchOptions, overrides: Mapping[str, Any], device: str) -> list[str]:
+    """Return the options given that filters would ignore: they examine tasks on this machine."""
+    given = {
+        "--backward": options.backward,
+        "--every-configuration": options.every_configuration,
+        "--resume": options.resume,
+        "--write-docs": options.write_docs is not None,
+        "--rows": bool(options.rows),
+        "--generations": overrides["generations"] is not None,
+        "--proposals": overrides["proposals"] is not None,
+        f"--device {device}": parse_device(device).kind in ("ssh", "ray"),
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def _print_filters(report: FilterReport) -> None:

@@ -1,4 +1,4 @@
-"""`kernel-lsp bench` as a user runs it, on the CPU: a KernelBench file, a robust-kbench folder, one that is gone."""
+"""`kernel-lsp bench` as a user runs it, on the CPU: a KernelBench file, a robust-kbench folder, one that is no task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from kernel_lsp.core.benchmark import BenchEntry, BenchReport
-from tests.cli.commands import SCALE, Ran, command, environment, run, run_here
+from tests.cli.commands import SCALE, Ran, command, environment, run, run_here, write
 
 TESTS = Path(__file__).parent.parent
 QUICK = ("--device", "cpu", "--generations", "1", "--proposals", "1")
@@ -28,8 +28,9 @@ def bench(folder: Path, *targets: str) -> Ran:
 
 
 def test_a_folder_of_tasks_is_a_suite_with_scores(tmp_path: Path) -> None:
+    write(tmp_path, "", "plain.py")
     before = sorted(path.name for path in suite(tmp_path).rglob("*"))
-    ran = bench(tmp_path, "suite", "gone.py")
+    ran = bench(tmp_path, "suite", "plain.py")
     assert ran.status == 1
     report = ran.json
     assert (report["schema_version"], report["kind"]) == (1, "estimated")
@@ -37,10 +38,10 @@ def test_a_folder_of_tasks_is_a_suite_with_scores(tmp_path: Path) -> None:
     assert {name: entry["status"] for name, entry in entries.items()} == {
         "suite/linear": "verified",
         "suite/relu.py": "verified",
-        "gone.py": "refused",
+        "plain.py": "refused",
     }
     assert (entries["suite/linear"]["n_covered"], entries["suite/linear"]["n_configurations"]) == (4, 4)
-    assert (entries["gone.py"]["n_covered"], entries["suite/relu.py"]["n_covered"]) == (0, 1)
+    assert (entries["plain.py"]["n_covered"], entries["suite/relu.py"]["n_covered"]) == (0, 1)
     assert entries["suite/relu.py"]["speedups"]["eager"] > 0
     assert [score["baseline"] for score in report["scores"]] == ["eager", "compile", "best"]
     score = report["scores"][0]
@@ -58,9 +59,10 @@ def test_a_suite_of_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
+    write(tmp_path, "", "plain.py")
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(200)\n" + SCALE)
     process = subprocess.Popen(
-        command("bench", "gone.py", "slow.py::scale", *QUICK, "--json"),
+        command("bench", "plain.py", "slow.py::scale", *QUICK, "--json"),
         cwd=tmp_path,
         env=environment(tmp_path),
         stdin=subprocess.DEVNULL,
@@ -70,28 +72,29 @@ def test_an_interrupted_run_prints_its_finished_rows(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background shell ignores it
     )
     assert process.stderr is not None
-    while "gone.py: refused" not in process.stderr.readline():
+    while "plain.py: refused" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["gone.py"]
+    assert [entry["target"] for entry in json.loads(stdout)["entries"]] == ["plain.py"]
     assert "interrupted: 1 of 2 tasks finished; --resume runs the others" in stderr
 
 
 def test_each_row_has_a_line_as_it_begins_and_ends(tmp_path: Path) -> None:
+    write(tmp_path, "", "plain.py")
     (tmp_path / "scale.py").write_text(SCALE)
-    said = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK).stderr
+    said = run_here(tmp_path, "bench", "scale.py::scale", "plain.py", *QUICK).stderr
     assert "2 tasks, at most 15 min each" in said
     assert "scale.py::scale: started" in said
     assert re.search(
         r"1/2 scale.py::scale: verified, [\d.]+ us \(estimated\), .*x vs PyTorch, \d+ s; about \d+ s left", said
     )
-    assert re.search(r"2/2 gone.py: refused: .*\n", said)
-    resumed = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK, "--resume").stderr
+    assert re.search(r"2/2 plain.py: refused: .*\n", said)
+    resumed = run_here(tmp_path, "bench", "scale.py::scale", "plain.py", *QUICK, "--resume").stderr
     assert "2 of them finished in the last start" in resumed
     assert "started" not in resumed
-    again = run_here(tmp_path, "bench", "scale.py::scale", "gone.py", *QUICK).stderr
+    again = run_here(tmp_path, "bench", "scale.py::scale", "plain.py", *QUICK).stderr
     assert "2 rows of the last start set aside: --resume keeps them" in again
 
 
@@ -107,4 +110,25 @@ def test_rows_of_several_reports_are_one_table(tmp_path: Path) -> None:
     assert page.count("- a.py: no rule") == page.count("- b.py: no rule") == 1
     (tmp_path / "b.json").write_text("{}")
     ran = run_here(tmp_path, "bench", "--rows", "b.json")
-    assert (ran.status, "b.json" in ran.stderr) == (2, True)
+    assert ran.status == 2
+    assert "no report of a benchmark: not written by `kernel-lsp bench`\n   at: b.json" in ran.stderr
+    ran = run_here(tmp_path, "bench", "--rows", "a.json", "a.json")
+    assert (ran.status, "give TASKS or --rows, not both" in ran.stderr) == (2, True)
+
+
+def test_a_task_that_does_not_exist_is_told_before_anything_runs(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    for kind in ((), ("filter",)):
+        ran = run_here(tmp_path, "bench", *kind, "model.py::scale", "gone.py::f")
+        assert ran.status == 2
+        assert "there is no such file or folder\n   at: gone.py::f" in ran.stderr
+    assert not (tmp_path / ".kernel-lsp").exists()
+
+
+def test_a_machine_that_cannot_run_the_first_task_ends_the_command(tmp_path: Path) -> None:
+    write(tmp_path, SCALE)
+    for _ in range(3):  # a task that only met this has not taken the command down
+        ran = run_here(tmp_path, "bench", "model.py::scale", *QUICK, "--device", "cuda:7", "--resume")
+        assert ran.status == 2
+        assert "cuda:7" in ran.stderr
+        assert "refused" not in ran.stderr + ran.stdout

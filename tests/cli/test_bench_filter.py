@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.cli.commands import run, write
+from tests.cli.commands import run, run_here, write
 
 FOLDER = Path(__file__).parent.parent / "robust_kbench_style" / "max_pool2d"
 GOOD = """
@@ -36,15 +36,16 @@ def test_good_tasks_end_with_0(tmp_path: Path) -> None:
 
 def test_a_bad_task_ends_with_1_and_says_which_filter_and_where(tmp_path: Path) -> None:
     write(tmp_path, BAD)
-    ran = run(tmp_path, "bench", "filter", "model.py::ignores_one", "gone.py", "--json")
+    write(tmp_path, "", "plain.py")
+    ran = run(tmp_path, "bench", "filter", "model.py::ignores_one", "plain.py", "--json")
     assert ran.status == 1
     assert ran.json["schema_version"] == 1
-    bad, gone = ran.json["tasks"]
+    bad, plain = ran.json["tasks"]
     flagged = {result["filter"]: result for result in bad["results"] if result["status"] == "flagged"}
     assert set(flagged) == {"inputs-impact", "redundancy"}
     assert flagged["inputs-impact"]["message"] == "no output depends on the input 'y'"
     assert (flagged["redundancy"]["line"], flagged["inputs-impact"]["threshold"]) == (7, 0.01)
-    assert gone["refused"] == "gone.py: there is no such file"
+    assert plain["refused"].startswith("plain.py:1: the target names no symbol")
 
 
 def test_a_task_that_raises_names_the_configuration(tmp_path: Path) -> None:
@@ -63,3 +64,14 @@ def test_without_a_task_it_says_how_to_call_it(tmp_path: Path) -> None:
     ran = run(tmp_path, "bench", "filter")
     assert ran.status == 2
     assert "kernel-lsp bench filter FOLDER" in ran.stderr
+
+
+def test_options_that_it_would_ignore_are_refused_and_a_sample_is_drawn(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    ignored = ("--resume", "--proposals", "2", "--device", "ssh://host")
+    ran = run_here(tmp_path, "bench", "filter", "model.py::multiply", *ignored)
+    assert ran.status == 2
+    assert "bench filter has no --resume, --proposals, --device ssh://host" in ran.stderr
+    write(tmp_path, "", "plain.py")
+    ran = run_here(tmp_path, "bench", "filter", "plain.py", "plain.py", "--sample", "1")
+    assert "0/1 task passed" in ran.stdout

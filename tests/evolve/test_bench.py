@@ -13,7 +13,7 @@ import pytest
 from kernel_lsp.config import Settings
 from kernel_lsp.core.benchmark import BenchEntry
 from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evolve.run import bench
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries
 from kernel_lsp.source.suite import BenchTask
@@ -35,6 +35,8 @@ async def events(target: str) -> AsyncIterator[Event]:
     """Behave as the target's name says."""
     if target == "hangs":
         await asyncio.sleep(60)
+    if target == "no machine":
+        raise EnvironmentProblem("no worker", next_step="start one")
     yield CAPTURED
     await asyncio.sleep(0.02)
     if target == "goes on":
@@ -91,6 +93,19 @@ async def test_a_resumed_run_goes_on_and_a_new_one_begins_anew(tmp_path: Path, r
     await run(tmp_path, "a")
     assert ran[3:] == ["a"]
     assert (tmp_path / "l.jsonl.old").is_file()
+
+
+async def test_a_fault_of_the_machine_ends_the_first_task_with_all_and_a_later_one_until_it_resumes(
+    tmp_path: Path, ran: list[str]
+) -> None:
+    with pytest.raises(EnvironmentProblem):
+        await run(tmp_path, "no machine", "good")
+    found = await run(tmp_path, "good", "no machine")
+    assert (found["no machine"].status, found["no machine"].detail) == ("failed", "no worker; start one")
+    ran.clear()
+    with pytest.raises(EnvironmentProblem):
+        await run(tmp_path, "good", "no machine", resumed=True)
+    assert ran == ["no machine"]
 
 
 async def test_a_task_that_took_the_command_down_twice_is_passed_over(tmp_path: Path, ran: list[str]) -> None:

@@ -22,7 +22,7 @@ from kernel_lsp.core.benchmark import BenchEntry, Status, bench_time, speedups
 from kernel_lsp.core.digest import sha256_of
 from kernel_lsp.core.event import CandidateEvaluated, Event, RunFinished, StageStarted, TaskCaptured
 from kernel_lsp.core.words import counted
-from kernel_lsp.errors import KernelLspError
+from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
@@ -35,6 +35,8 @@ MAX_STARTS = 2
 SEARCH_SHARE = 0.5
 """Share of a task's time after which no candidate starts. The full check of the best one, and torch.compile's modes,
 have the rest."""
+NO_TASKS_OWN = (EnvironmentProblem, SettingError)
+"""Errors that are not the task's: a machine that is not there, a device that it lacks."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Lane:
         self._begun: tuple[AsyncExitStack, asyncio.Task[SessionStart]] | None = None
         self.has_next = False
         """True while a task is to follow."""
+        self.has_run = False
+        """True once a task has run: the environment has been in order."""
 
     def overrides(self, plan: BenchPlan) -> Mapping[str, Any]:
         """Return the settings of its runs."""
@@ -103,7 +107,8 @@ class Lane:
 
 async def bench_entries(plan: BenchPlan, ledger: BenchLedger) -> AsyncIterator[BenchEntry]:
     """Yield the entry of each task as it ends; those of the ledger at once. Each of the plan's devices has a task at a
-    time."""
+    time. Raises EnvironmentProblem or SettingError where the first task meets one before its capture: so would all
+    others."""
     known, waiting = ledger.kept(plan.deadline_s), deque(plan.tasks)
     ended = asyncio.Queue[BenchEntry | None]()
 
@@ -144,15 +149,16 @@ async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger, lane:
     ledger.start(task.target)
     try:
         entry = await _bounded(plan, task, lane)
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except (asyncio.CancelledError, KeyboardInterrupt, *NO_TASKS_OWN):
         ledger.stop(task.target)
         raise
+    lane.has_run = True
     ledger.finish(entry)
     return entry
 
 
 async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
-    """Run one task within its deadline. Any failure is its row."""
+    """Run one task within its deadline. Any failure is its row, but for `NO_TASKS_OWN` of the first one."""
     row = _Row(task)
     try:
         async with asyncio.timeout(plan.deadline_s):
@@ -163,6 +169,10 @@ async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
             return row.finished_entry()
         limit = f"time limit of {plan.deadline_s:.0f} s per task"
         return row.entry("failed", f"{limit} {row.place()}; --deadline raises it")
+    except NO_TASKS_OWN as error:  # "failed", so that a resumed run has the task run again
+        if not lane.has_run and not row.is_captured:
+            raise
+        return row.entry("failed", f"{error.message}; {error.next_step}".rstrip("; "))
     except KernelLspError as error:
         return row.entry("refused", error.message)
     except Exception as error:  # an error of ours in one task is no reason to lose the others
@@ -214,6 +224,11 @@ class _Row:
             before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
             self._stages_s["full check"] = now_s - before_s
             self._stages_s |= {f"full check: {name}": seconds for name, seconds in event.stages_s.items()}
+
+    @property
+    def is_captured(self) -> bool:
+        """Check whether the task was captured."""
+        return self._captured is not None
 
     @property
     def has_result(self) -> bool:
