@@ -13,6 +13,7 @@ import pytest
 
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.package.project import MARKER_FILE, package_texts, small_cases, write_package
+from kernel_lsp.generate.codegen.helpers import HELPERS
 
 from .other_samples import (
     AWKWARD_NAMES,
@@ -172,6 +173,17 @@ def test_what_another_compiler_would_see_and_nobody_checked_is_refused() -> None
     with pytest.raises(TargetError, match="'__CUDA_ARCH__' decides here") as caught:
         package_texts(replace(parts, cu_text=text, plan=plan_of(text)))
     assert caught.value.line == text.count("\n", 0, text.index("#ifndef")) + 1
+
+
+def test_the_generators_own_functions_may_ask_for_the_architecture() -> None:
+    parts = parts_of(TOTAL)
+    asking = [text for text in HELPERS.values() if "__CUDA_ARCH__" in text]
+    assert len(asking) >= 4
+    text = "\n".join([parts.cu_text, *asking])
+    assert package_texts(replace(parts, cu_text=text, plan=plan_of(text)))
+    changed = text.replace("return maximum(a, b);", "return started(a, b);")
+    with pytest.raises(TargetError, match="'__CUDA_ARCH__' decides here"):
+        package_texts(replace(parts, cu_text=changed, plan=plan_of(changed)))
 
 
 @pytest.mark.parametrize("name", ["torch", "rms_norm", "Upper", "a-b", ""])

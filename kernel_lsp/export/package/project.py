@@ -30,6 +30,7 @@ from kernel_lsp.export.python.operator_imports import imports
 from kernel_lsp.export.python.operator_text import OperatorParts, OperatorText
 from kernel_lsp.export.python.python_text import bracketed, indented, literal, section, string_literal
 from kernel_lsp.export.python.runtime_text import USE_PARTS, runtime_text
+from kernel_lsp.generate.codegen.helpers import HELPERS
 from kernel_lsp.plan.contract import contract_holds
 from kernel_lsp.plan.renaming import without_kept
 from kernel_lsp.source.cuda import host_function_lines, kernel_signatures
@@ -280,7 +281,7 @@ def _check(parts: PackageParts) -> None:
             line=unmarked[0],
             next_step="write `__device__` before it, and check the kernel again",
         )
-    if foreign := foreign_conditions(parts.cu_text):
+    if foreign := foreign_conditions(_without_our_helpers(parts.cu_text)):
         raise TargetError(
             f"'{foreign[0].name}' decides here what is compiled, and nvcc, which compiles a package, may answer "
             "otherwise than NVRTC, which compiled what was checked",
@@ -288,6 +289,15 @@ def _check(parts: PackageParts) -> None:
             line=foreign[0].line,
             next_step="decide by a macro that the file defines before, or by `launch[condition]:` in the plan",
         )
+
+
+def _without_our_helpers(text: str) -> str:
+    """Blank the generator's own device functions that ask for the architecture: nvcc's other branch, for the host and
+    for GPUs before Ampere, holds no code but theirs."""
+    for helper in HELPERS.values():
+        if "__CUDA_ARCH__" in helper:
+            text = text.replace(helper, "\n" * helper.count("\n"))
+    return text
 
 
 def _words(parts: PackageParts, operator: OperatorText) -> dict[str, str]:
