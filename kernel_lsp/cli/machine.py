@@ -26,7 +26,7 @@ from kernel_lsp.process.ray_cluster import INSTALL
 from kernel_lsp.process.self_test import self_test
 from kernel_lsp.process.task_limit import holder
 from kernel_lsp.process.worker_client import Worker
-from kernel_lsp.ptx.executor import BufferFile, ExecutionReport, Loaded, PtxExecutor
+from kernel_lsp.ptx.executor import REINSTALL, BufferFile, ExecutionReport, Loaded, PtxExecutor
 from kernel_lsp.toolchain.nvrtc.compile import compile_cuda
 from kernel_lsp.toolchain.nvrtc.discovery import Toolchain, find_toolchain
 from kernel_lsp.toolchain.tools.binaries import find_tools
@@ -142,12 +142,12 @@ async def _target_gpu(settings: Settings) -> str:
 async def _self_test(settings: Settings, scratch: Path) -> Check:
     """Compile a kernel, run it, and check its output."""
     name, enables = "PTX executor", "checking kernels without a GPU"
+    fix = f"run `{REINSTALL}`, and report this if it stays"
     try:
         problem = await _run_self_test(settings, scratch)
     except KernelLspError as error:
-        problem = error.message
+        problem, fix = error.message, error.next_step or fix
     if problem:
-        fix = "run `pip install --force-reinstall llvmlite`, and report this if it stays"
         return Check(name=name, status="broken", found=problem, enables=enables, fix=fix, is_required=True)
     return Check(name=name, status="ok", found="self-test passed", enables=enables, is_required=True)
 

@@ -15,7 +15,7 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundLaunch, BoundStep
 from kernel_lsp.core.profile import LaunchCounters
 from kernel_lsp.core.verdict import Crashed, Rejected, Stalled, TimedOut, Unsupported
-from kernel_lsp.errors import InternalError
+from kernel_lsp.errors import EnvironmentProblem, InternalError
 from kernel_lsp.process.confinement import SandboxLevel, sandbox_level
 from kernel_lsp.process.profiles import executor_confinement
 from kernel_lsp.process.supervisor import Answered, Conversation, Died, Overran
@@ -155,6 +155,9 @@ KILLED_WHILE_LOADING = (
     "the PTX executor was killed (signal 9) while it compiled the kernel; machines whose memory is full do that: "
     "close other programs, or run fewer commands side by side"
 )
+IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError", "PermissionError", "OSError")
+"""Exceptions of a package that is missing, broken, or outside of what the sandbox lets the process read."""
+REINSTALL = f"{sys.executable} -m pip install --force-reinstall llvmlite numpy"
 LoadOutcome = Loaded | Rejected | Unsupported | TimedOut | Crashed
 RunOutcome = ExecutionReport | Unsupported | TimedOut | Crashed
 NoAnswer = TimedOut | Stalled | Crashed
@@ -206,13 +209,16 @@ class PtxExecutor:
     ) -> LoadOutcome:
         """Compile a PTX text. `file_name` is the `.cu` file's name in findings. `is_quick` takes a third of the time,
         for slower code: for few small runs. Rejected when one of its loops cannot end. Unsupported also when the
-        process is killed from outside: nothing of the kernel runs yet."""
+        process is killed from outside: nothing of the kernel runs yet. Raises EnvironmentProblem for a process that
+        cannot import what it needs."""
         if not self.is_alive:
             await self._start()
         self._compiles_late = is_quick
         request = {"command": "load", "ptx": ptx, "file_name": file_name, "is_quick": is_quick}
         replied = await self._process.ask({**request, "cpu_s": cpu_s}, deadline_s=WALL_PER_CPU * cpu_s)
         answer = self._noted(replied, cpu_s)
+        if isinstance(replied, Died) and (reason := _import_error(replied)):
+            raise EnvironmentProblem(f"the PTX executor cannot start: {reason}", next_step=REINSTALL)
         if isinstance(replied, Died) and replied.returncode == -signal.SIGKILL:
             return Unsupported(message=KILLED_WHILE_LOADING)
         if not isinstance(answer, dict):
@@ -290,6 +296,15 @@ def written_ranges(buffer: Path) -> Iterator[tuple[int, int]]:
                 return
             position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
             yield start, position
+
+
+def _import_error(died: Died) -> str:
+    """Return the last line of a process that ended while it imported its modules, before it read any request; empty
+    for others."""
+    lines = died.stderr.strip().splitlines()
+    has_begun = any("executor_process.py" in line and line.endswith(", in main") for line in lines)
+    is_import = bool(lines) and lines[-1].startswith(IMPORT_ERRORS) and not has_begun
+    return lines[-1] if died.returncode == 1 and is_import else ""
 
 
 def _reply(outcome: Answered | Died | Overran, cpu_s: float) -> dict[str, Any] | NoAnswer:

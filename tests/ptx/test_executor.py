@@ -11,7 +11,8 @@ import pytest
 
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, ScalarArgument, TensorArgument
 from kernel_lsp.core.verdict import Crashed, Stalled, TimedOut, Unsupported
-from kernel_lsp.errors import InternalError
+from kernel_lsp.errors import EnvironmentProblem, InternalError
+from kernel_lsp.process.supervisor import Died
 from kernel_lsp.ptx import executor as executor_module
 from kernel_lsp.ptx.executor import (
     WRITTEN_BY_KERNEL,
@@ -282,6 +283,27 @@ async def test_a_process_killed_while_it_compiles_in_a_run_says_nothing_of_the_k
     assert isinstance(outcome, Stalled)
     assert "memory is full" in outcome.message
     assert await executor.run([], [launch()], scale.symbols) is outcome
+
+
+async def test_a_process_that_cannot_be_imported_is_a_fault_of_the_machine(monkeypatch):
+    monkeypatch.setattr(executor_module, "PROGRAM", "no_such_package.program")
+    async with PtxExecutor() as broken:
+        with pytest.raises(EnvironmentProblem, match="cannot start: ModuleNotFoundError: No module named") as told:
+            await broken.load("", "a.cu")
+    assert "pip install" in told.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("place", "last", "is_import"),
+    [
+        ("in <module>", "PermissionError: [Errno 13] Permission denied: 'llvmlite/__init__.py'", True),
+        ("in main", "PermissionError: [Errno 13] Permission denied: 'out.bin'", False),
+        ("in <module>", "MemoryError", False),
+    ],
+)
+def test_only_an_import_before_any_request_is_a_fault_of_the_machine(place: str, last: str, is_import: bool) -> None:
+    stderr = f'  File "confine.py", line 9, in main\n  File "ptx/executor_process.py", line 22, {place}\n{last}\n'
+    assert bool(executor_module._import_error(Died(1, stderr))) == is_import
 
 
 async def test_a_process_killed_while_it_loads_says_nothing_of_the_kernel(executor, scale):
