@@ -102,6 +102,22 @@ def test_channels_of_a_convolution_share_its_pixels() -> None:
     assert (schedule["f.box"], schedule["f.planes"], schedule["f.threads"]) == ("1x4x1x1", 0, 128)
 
 
+@pytest.mark.parametrize(
+    ("text", "inputs"),
+    [
+        (CONVOLUTION, [tensor("x", 3, 1, 14, 14), tensor("w", 8, 1, 3, 3), tensor("b", 8)]),
+        (POOL, [tensor("x", 2, 4, 8, 8)]),
+        ("def f(x): return F.avg_pool2d(x, 4, 2)", [tensor("x", 2, 4, 10, 10)]),
+    ],
+)
+@pytest.mark.parametrize("box", ["1x1x2x2", "1x2x1x2"])
+def test_rows_of_windows_of_constant_sizes_are_packs(text: str, inputs: list[object], box: str) -> None:
+    """What several windows read, such as those of a pooling of a convolution, is loaded once."""
+    found = check(text, inputs=inputs, schedule={"f.box": box}, sizes=({}, {"B": 5}), variants=True)
+    captured = found.text.partition(f"f{SUFFIX}(")[0]
+    assert "x_run[" in captured and "x[" not in captured
+
+
 def test_small_convolutions_of_many_channels_take_tensor_cores() -> None:
     inputs = [tensor("x", 8, 16, 32, 32), tensor("w", 16, 16, 3, 3)]
     program = plan_text("def f(x, w): return F.conv2d(x, w, padding=1)", inputs=inputs, variants=True)

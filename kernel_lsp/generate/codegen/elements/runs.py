@@ -40,12 +40,15 @@ from kernel_lsp.generate.ir.workload import Workload
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""
 ELEMENT_BYTES = (1, 2, 4)
+LINE_SERIAL = (1 << 22) + 1
+"""The first serial of variables that number the lines of overlapping windows: behind those of all loops."""
 
 
 @dataclass(frozen=True)
 class _Runs:
     """The runs of memory behind a read: one of `length` elements from `start` on for each value of the `outer`
-    variables. `place` is the element's position in its run."""
+    variables. `place` is the element's position in its run, `numbers` are those of its run along each of `outer`: that
+    variable itself, or the sum of several, as rows of a window of windows are."""
 
     access: Access
     start: Index
@@ -53,15 +56,29 @@ class _Runs:
     length: int
     width: int
     outer: tuple[Variable, ...]
+    numbers: tuple[Index, ...]
     needed: Multiples
 
     @property
     def n_elements(self) -> int:
         return self.length * (product(variable.extent for variable in self.outer).constant or 0)
 
-    def position(self, place: Index) -> Index:
-        """Return the position in the array of all runs."""
-        return ravel([*map(as_index, self.outer), place], [*(v.extent for v in self.outer), as_index(self.length)])
+    @property
+    def used(self) -> frozenset[Variable]:
+        """Return the variables of the loops that read the runs."""
+        return self.place.variables.union(*(number.variables for number in self.numbers))
+
+    @property
+    def element(self) -> Index:
+        """Return the position of the read's element in the array of all runs."""
+        return self._position(self.numbers, self.place)
+
+    def loaded(self, place: Index) -> Index:
+        """Return the position in the array of all runs of a place of the run that is loaded."""
+        return self._position(tuple(map(as_index, self.outer)), place)
+
+    def _position(self, numbers: Sequence[Index], place: Index) -> Index:
+        return ravel([*numbers, place], [*(v.extent for v in self.outer), as_index(self.length)])
 
 
 @dataclass(frozen=True)
@@ -96,8 +113,7 @@ def load_runs(
         if runs is not None and scope.knows((runs.start.variables | _mask_variables(access)) - set(runs.outer)):
             found.append(runs)
             multiples += runs.needed
-            used = runs.place.variables.union(runs.outer)
-            multiples += [entry for lane, needed in lanes.items() if lane in used for entry in needed]
+            multiples += [entry for lane, needed in lanes.items() if lane in runs.used for entry in needed]
     while found:
         runs = found.pop(0)
         other = next((other for other in found if _is_other_half(runs, other)), None)
@@ -117,7 +133,8 @@ def _is_other_half(runs: _Runs, other: _Runs) -> bool:
     ):
         return False
     is_complement = {first.name, second.name} == {"lt", "ge"} and first.operands == second.operands
-    return is_complement and (runs.place, runs.length, runs.outer) == (other.place, other.length, other.outer)
+    same = [(run.place, run.length, run.outer, run.numbers) for run in (runs, other)]
+    return is_complement and same[0] == same[1]
 
 
 def with_whole_masks(
@@ -176,33 +193,50 @@ def _runs_of(access: Access, unrolled: set[Variable], workload: Workload | None)
     itemsize = access.tensor.dtype.itemsize
     if itemsize not in ELEMENT_BYTES or not _mask_variables(access).isdisjoint(unrolled):
         return None
-    start, place = ravel(access.index, access.tensor.shape), ZERO
-    for monomial, factor in start.terms:
-        if len(monomial) == 1 and monomial[0] in unrolled:
-            place = place + Index({monomial: factor})
-    start = start - place
-    outer = tuple(sorted(start.variables & unrolled, key=lambda variable: variable.serial))
-    length = _length(place)
-    if not length or not place.variables.isdisjoint(outer):
+    start = ravel(access.index, access.tensor.shape)
+    place, length, overlaps = _dense(start, unrolled)
+    start, outer, numbers = _outer(start - place, unrolled)
+    overlaps = overlaps or any(len(number.variables) > 1 for number in numbers)
+    if length == 1 or not place.variables.isdisjoint(start.variables):
         return None
     for width in (n_bytes // itemsize for n_bytes in (MAX_PACK_BYTES, 8, 4) if n_bytes > itemsize):
         needed = needed_multiples(start, width, workload)
-        if length % width == 0 and needed is not None:
-            runs = _Runs(access, start, place, length, width, outer, needed)
+        if length % width == 0 and needed is not None and not (overlaps and needed):
+            runs = _Runs(access, start, place, length, width, outer, numbers, needed)
             return runs if runs.n_elements <= MAX_RUN else None
     return None
 
 
-def _length(place: Index) -> int:
-    """Return the number of elements of a run that is read completely; 0 for any other."""
-    length = 1
-    for monomial, factor in sorted(place.terms, key=lambda term: term[1]):
-        variable = monomial[0]
-        assert isinstance(variable, Variable)
-        if factor != length:
-            return 0
-        length *= variable.extent.constant or 0
-    return length if length > 1 else 0
+def _dense(start: Index, unrolled: set[Variable]) -> tuple[Index, int, bool]:
+    """Return the terms of a position whose values are all of 0 to a length, that length, and whether several values of
+    the variables have the same place, as in neighbouring windows that overlap."""
+    place, length, overlaps = ZERO, 1, False
+    for monomial, factor in sorted(start.terms, key=lambda term: term[1]):
+        variable = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(variable, Variable) or variable not in unrolled or not 0 < factor <= length:
+            continue
+        overlaps = overlaps or factor < length
+        place += Index({monomial: factor})
+        length += factor * ((variable.extent.constant or 1) - 1)
+    return place, length, overlaps
+
+
+def _outer(start: Index, unrolled: set[Variable]) -> tuple[Index, tuple[Variable, ...], tuple[Index, ...]]:
+    """Return the start of a run over one variable for each distance between runs, these variables, and each one's value
+    in terms of the loops that read. Several loops have the same distance where windows overlap."""
+    by_distance: dict[Index | Variable, list[Variable]] = {}
+    for variable in sorted(start.variables & unrolled, key=lambda variable: variable.serial):
+        by_distance.setdefault(coefficient(start, variable) or variable, []).append(variable)
+    outer, numbers = [], []
+    for variables in by_distance.values():
+        number, counter = sum(map(as_index, variables), ZERO), variables[0]
+        if len(variables) > 1:
+            extent = sum(((variable.extent.constant or 1) - 1 for variable in variables), 1)
+            counter = Variable("line", LINE_SERIAL + len(outer), as_index(extent))
+            start = substitute(start, {v: as_index(counter) if v == variables[0] else ZERO for v in variables})
+        outer.append(counter)
+        numbers.append(number)
+    return start, tuple(outer), tuple(numbers)
 
 
 def _load(scope: Scope, runs: _Runs, other: _Runs | None, arrays: LoopArrays | None) -> None:
@@ -235,14 +269,14 @@ def _load(scope: Scope, runs: _Runs, other: _Runs | None, arrays: LoopArrays | N
     if other is not None and inside is not None:
         starts = f"{packs.index(runs.start).within(TERNARY + 1)} : {packs.index(other.start).within(TERNARY)}"
         source = f"*packs<{width}>({pointer} + ({inside.within(TERNARY + 1)} ? {starts}) + piece * {width})"
-        kernel.runs[other.access.digest] = (name, other.position(other.place))
+        kernel.runs[other.access.digest] = (name, other.element)
     elif exact is None:
         source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + piece * {width})"
     else:
         source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + piece]"
     if inside is not None and other is None:
         source = f"{inside.within(TERNARY + 1)} ? {source} : Pack<{type_}, {width}>{{}}"
-    packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.position(as_index(pack) * width)).text}]) = {source};")
+    packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.loaded(as_index(pack) * width)).text}]) = {source};")
     for block in (packs, *reversed(opened[1:])):
         block.close()
-    kernel.runs[access.digest] = (name, runs.position(runs.place))
+    kernel.runs[access.digest] = (name, runs.element)
