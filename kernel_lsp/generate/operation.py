@@ -15,6 +15,7 @@ from kernel_lsp.core.plan import (
     ScalarParameter,
     Step,
     TensorParameter,
+    touched,
 )
 from kernel_lsp.core.task import Task, TaskScalar
 from kernel_lsp.core.words import counted
@@ -151,7 +152,7 @@ class _OperationRenderer:
             self._parameters(),
             tuple(self._result(name, holder) for name, holder in returns.items()),
             tuple(Condition(condition) for condition in unique.values()),
-            self._scratch(kernels),
+            self._scratch(kernels, steps),
             steps,
             kept=tuple(self._parameter(self.results[name]) for name in self.results if name not in returns),
         )
@@ -207,7 +208,8 @@ class _OperationRenderer:
             return rendered
         kernels = [group.kernels[0] if len(group.kernels) == 1 else None for group in rendered]
         sizes = {name: to_expression(tensor.n_elements) for tensor, name in self.names.items()}
-        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_name, self.index_type, sizes)
+        scratch = {self.names[tensor] for tensor in self._stored()}
+        shared = planner.shared_kernels(mode, kernels, self.builder.kernel_name, self.index_type, sizes, scratch)
         if shared is None:
             return [*rendered[:-1], replace(rendered[-1], is_valid=False)]
         return self._in_launches(planner, rendered, shared)
@@ -319,9 +321,11 @@ class _OperationRenderer:
         held = self.results[holder] if holder in self.results else self.lowered.inputs[holder]
         return replace(self._parameter(held), name=name, same_as=self.names[held])
 
-    def _scratch(self, kernels: Sequence[RenderedKernel]) -> tuple[TensorParameter, ...]:
+    def _scratch(self, kernels: Sequence[RenderedKernel], steps: Sequence[Step]) -> tuple[TensorParameter, ...]:
+        """Return the intermediates that steps exchange: a block may keep its own in shared memory."""
         own = dict.fromkeys(scratch for kernel in kernels for scratch in kernel.scratch)
-        return (*(self._parameter(tensor) for tensor in self._stored()), *own)
+        used = frozenset[str]().union(*map(touched, steps))
+        return (*(self._parameter(tensor) for tensor in self._stored() if self.names[tensor] in used), *own)
 
     def _stored(self) -> list[Tensor]:
         """Return the intermediates in memory."""

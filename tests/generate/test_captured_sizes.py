@@ -128,3 +128,32 @@ def test_one_block_of_few_rows_has_a_thread_for_each() -> None:
     inputs = [tensor("x", 64, 10), tensor("labels", 64, dtype="i64", within=(0, 10))]
     schedule = plan_text(CROSS_ENTROPY, inputs=inputs, variants=True).realize({}).schedule
     assert (schedule["f.block"], schedule["f_chosen.threads"]) == (256, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "n_shared"),
+    [
+        (CROSS_ENTROPY, [tensor("x", 64, 10), tensor("labels", 64, dtype="i64", within=(0, 10))], 2),
+        ("def f(x): s = x.sum(1); return s, (x - s[:, None]).exp().sum(0)", [tensor("x", 300, 3)], 1),
+    ],
+)
+def test_stages_of_one_block_exchange_small_tensors_in_shared_memory(
+    text: str, inputs: list[object], n_shared: int
+) -> None:
+    """Results among them are copied; the kernels for other sizes exchange what is as long as a size in scratch."""
+    schedule = {"f.launches": "one_block"}
+    sizes = ({}, {"B": 5})
+    found = check(text, inputs=inputs, backward=True, schedule=schedule, sizes=sizes, variants=True)
+    captured = found.text.partition(SUFFIX + "(")[0]
+    assert captured.count("__shared__ __align__(16) float shared_") == n_shared
+    assert all(tensor.name.endswith(SUFFIX) for tensor in found.plan.forward.scratch)
+
+
+def test_loads_that_want_global_memory_keep_scratch() -> None:
+    """A load with early eviction is an instruction for global memory."""
+    text = "def f(x): return (x - x.sum(0)).exp().sum(1)"
+    schedule = {"f.launches": "one_block", "f_out.streaming": 1, "f_out.vector": 2}
+    found = check(text, inputs=[tensor("x", 8, 32)], schedule=schedule, variants=True)
+    captured = found.text.partition(SUFFIX + "(")[0]
+    assert "load_once(&" in captured
+    assert "float shared_" not in captured

@@ -9,9 +9,10 @@ Find kernels that differ in names alone: the layers of a deep network then share
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant, Expression
 from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.helpers import HelperUse
@@ -28,6 +29,12 @@ from kernel_lsp.generate.names import NamePool
 MAX_SHARED_BYTES = 40 << 10
 """Maximum static shared memory of all parts together, in bytes: 48 KiB less 8 KiB for the helpers of reductions."""
 RESTRICT = " __restrict__"
+MAX_EXCHANGED_BYTES = 8 << 10
+"""Maximum bytes of tensors that the stages of a block exchange through shared memory. One that they write to global
+memory comes back from the L2 cache: about 270 cycles on an H200, a tenth of a launch."""
+GLOBAL_HELPERS = frozenset({"load_once", "load_kept", "copy_pack", "copy_past_l1"})
+"""Helpers whose instructions want addresses of global memory."""
+N_BYTES = {dtype.cuda_type: dtype.itemsize for dtype in DType}
 
 
 def can_share(kernels: Sequence[RenderedKernel]) -> bool:
@@ -47,12 +54,14 @@ def share_launch(
     n_resident: int,
     index_type: str,
     sizes: Mapping[str, Expression],
+    scratch: Collection[str] = (),
 ) -> RenderedKernel:
     """Return one kernel that runs the parts of a stage in parallel, and the stages in order. With one stage, each block
     runs one part's block. With several, `n_blocks` blocks loop over all blocks of a stage, and synchronize between
     stages: one block at `__syncthreads`, more at the barrier of a cooperative grid, `n_resident` of them on a
-    multiprocessor. `sizes` are the elements of tensors, by the plan's name."""
-    return _SharedLaunch(name, stages, n_blocks, n_resident, index_type, sizes).render()
+    multiprocessor. `sizes` are the elements of tensors, by the plan's name, `scratch` the tensors that nothing but
+    these kernels needs: one block exchanges small ones in its shared memory."""
+    return _SharedLaunch(name, stages, n_blocks, n_resident, index_type, sizes, scratch).render()
 
 
 def _n_shared_bytes(kernels: Sequence[RenderedKernel]) -> int:
@@ -89,6 +98,7 @@ class _SharedLaunch:
     n_resident: int
     index_type: str
     sizes: Mapping[str, Expression]
+    scratch: Collection[str]
 
     def __post_init__(self) -> None:
         self.kernels = [kernel for stage in self.stages for kernel in stage]
@@ -96,13 +106,15 @@ class _SharedLaunch:
         self.parameters: dict[tuple[str, Expression], KernelParameterText] = {}
         self.exchanged = _exchanged(self.kernels)
         self.arrays = _shared_arrays(self.kernels)
+        self.in_block = self._exchanged_in_block()
         self._collect_parameters()
 
     def render(self) -> RenderedKernel:
-        stages = [[self._part(kernel) for kernel in stage] for stage in self.stages]
+        stages = [[self._part(*entry) for entry in enumerate(stage)] for stage in self.stages]
         body = self._side_by_side(stages[0]) if len(stages) == 1 else self._staged(stages)
         block = self.kernels[0].block
-        body = [*(f"    {array.declaration}  // of one part at a time" for array in self.arrays.values()), *body]
+        arrays = [f"    {array.declaration}  // of one part at a time" for array in self.arrays.values()]
+        body = [*arrays, *(f"    {array.declaration}" for array in self.in_block.values()), *body]
         bounds = f"{block[0]}, {self.n_resident}" if self.n_resident > 1 and len(stages) > 1 else str(block[0])
         signature = f"__global__ void __launch_bounds__({bounds}) {self.name}("
         parameters = _ordered(self.parameters.values())
@@ -132,11 +144,32 @@ class _SharedLaunch:
         names = ("prefetch", "prefetch_all") if any("prefetch_all(" in line for line in body) else ()
         return frozenset(HelperUse(name, "") for name in names)
 
+    def _exchanged_in_block(self) -> dict[str, SharedArray]:
+        """Return the shared memory of each small tensor that a stage writes and a later one reads, by the plan's name,
+        where one block runs them all."""
+        names = {use.name for kernel in self.kernels for use in kernel.helpers}
+        if self.n_blocks != 1 or names & GLOBAL_HELPERS:
+            return {}
+        room = min(MAX_EXCHANGED_BYTES, MAX_SHARED_BYTES - _n_shared_bytes(self.kernels))
+        found: dict[str, SharedArray] = {}
+        written = [p for stage in self.stages[:-1] for kernel in stage for p in kernel.source.parameters]
+        for parameter in filter(_is_written, written):
+            size, type_ = self.sizes.get(str(parameter.argument)), parameter.declaration.partition("*")[0]
+            if parameter.argument not in self.exchanged or not isinstance(size, Constant) or type_ not in N_BYTES:
+                continue
+            n_bytes = int(size.value) * N_BYTES[type_]
+            if str(parameter.argument) not in found and n_bytes <= room:
+                room -= n_bytes
+                name = self.names.take(f"shared_{_name_of(parameter)}")
+                found[str(parameter.argument)] = SharedArray(type_, name, int(size.value), 16)
+        return found
+
     def _collect_parameters(self) -> None:
         """Collect one parameter per argument. It is const only if no part writes the tensor."""
         for kernel in self.kernels:
             for parameter in kernel.source.parameters:
-                self._add_parameter(parameter)
+                if parameter.argument not in self.in_block or parameter.argument not in self.scratch:
+                    self._add_parameter(parameter)
 
     def _add_parameter(self, parameter: KernelParameterText) -> str:
         key = _key(parameter)
@@ -174,7 +207,7 @@ class _SharedLaunch:
             total = binary("+", total, product)
         return total
 
-    def _part(self, kernel: RenderedKernel) -> _Part:
+    def _part(self, position: int, kernel: RenderedKernel) -> _Part:
         source = kernel.source
         taken = {word for line in source.body for word in re.findall(r"\w+", line)}
         taken |= {_name_of(parameter) for parameter in source.parameters}
@@ -186,7 +219,13 @@ class _SharedLaunch:
         for name, outer in sizes:
             extra.append(KernelParameterText(f"int {name}", "", ""))
             arguments.append(outer)
+        first_thread = self._first_thread(position, kernel)
+        if first_thread:
+            positions["threadIdx.x"] = pool.take("thread")
         body = [_substituted(line, positions) for line in source.body]
+        if first_thread:
+            declaration = f"const int {positions['threadIdx.x']} = threadIdx.x ^ {first_thread};"
+            body = [f"    {declaration}  // other warps come first than for the part before", *body]
         if source.memory is not None:
             extra.append(KernelParameterText(f"{source.memory.type}* {source.memory.name}", "shared", ""))
             arguments.append(self.arrays[source.memory.type].name)
@@ -194,8 +233,21 @@ class _SharedLaunch:
         parameters = [replace(p, declaration=self._declaration(p)) for p in source.parameters]
         signature = f"__device__ __forceinline__ void {kernel.name}("
         text = function_text(source.comment, signature, [*extra, *parameters], body)
-        arguments += [_name_of(self.parameters[_key(parameter)]) for parameter in source.parameters]
+        arguments += [self._argument(parameter) for parameter in source.parameters]
         return _Part(kernel, text, f"{kernel.name}(BLOCK, {', '.join(arguments)})", self._count(kernel))
+
+    def _first_thread(self, position: int, kernel: RenderedKernel) -> int:
+        """Return the thread that is the first one of a part of a stage, whose parts run side by side where each needs a
+        few warps of the only block: 0 of the first part, and of one whose helpers number threads themselves."""
+        threads = kernel.block[0]
+        if self.n_blocks != 1 or len(self.stages) == 1 or _uses_shared(kernel) or kernel.block != (threads, 1, 1):
+            return 0
+        turn = f"{position % 4:02b}"[::-1]
+        return int(turn, 2) * threads // 4 if threads % 128 == 0 and threads & (threads - 1) == 0 else 0
+
+    def _argument(self, parameter: KernelParameterText) -> str:
+        array = self.in_block.get(str(parameter.argument))
+        return array.name if array is not None else _name_of(self.parameters[_key(parameter)])
 
     def _block_positions(
         self, kernel: RenderedKernel, block: str, pool: NamePool
@@ -245,16 +297,32 @@ class _SharedLaunch:
                 barrier = "__syncthreads();" if self.n_blocks == 1 else "grid.sync();"
                 lines.append(f"    {barrier}  // the stages before are done")
             lines += self._stage(parts)
+        return [*lines, *self._results_in_block()]
+
+    def _results_in_block(self) -> list[str]:
+        """Return the copies of results that the stages exchanged in shared memory."""
+        lines = []
+        for (_, argument), parameter in self.parameters.items():
+            array = self.in_block.get(str(argument))
+            if array is not None:
+                n, threads, name = array.n_elements, self.kernels[0].block[0], _name_of(parameter)
+                if n > threads:
+                    head = f"for (int i = threadIdx.x; i < {n}; i += {threads})"
+                    lines.append(f"    {head} {name}[i] = {array.name}[i];")
+                else:
+                    lines.append(f"    if (threadIdx.x < {n}) {name}[threadIdx.x] = {array.name}[threadIdx.x];")
         return lines
 
     def _prefetches(self) -> list[str]:
-        """Prefetch the inputs of all stages at once. One block has little to read."""
+        """Prefetch the inputs of all stages at once, but those that the first part's only block loads by itself. One
+        block has little to read."""
         if self.n_blocks != 1:
             return []
-        lines = []
+        lines, first = [], self.kernels[0]
+        loaded = {p.argument for p in first.source.parameters} if self._total([first]) == ONE else set()
         for key, parameter in list(self.parameters.items()):
-            size = self.sizes.get(str(parameter.argument))
-            if parameter.declaration.startswith("const ") and parameter.argument not in self.exchanged and size:
+            size, is_read = self.sizes.get(str(parameter.argument)), parameter.declaration.startswith("const ")
+            if is_read and size and parameter.argument not in self.exchanged | loaded:
                 n_elements = self._size(size, f"n_{_name_of(parameter)}")
                 lines.append(f"    prefetch_all({_name_of(self.parameters[key])}, {n_elements});")
         return lines
@@ -267,7 +335,11 @@ class _SharedLaunch:
             lines += [f"    for (int block = 0; block < {part.n_blocks}; ++block) {{"]
             lines += [f"        {part.call.replace('BLOCK', 'block')};", "        __syncthreads();", "    }"]
         if lines:
-            return [line for line in lines if any(map(_uses_shared, parts)) or "__syncthreads" not in line]
+            return [
+                line
+                for line in lines
+                if any(_uses_shared(part.kernel) for part in parts) or "__syncthreads" not in line
+            ]
         total = " + ".join(part.n_blocks for part in parts)
         lines = [f"    for (int item = blockIdx.x; item < {total}; item += gridDim.x) {{"]
         for position, part in enumerate(parts):
@@ -280,9 +352,9 @@ class _SharedLaunch:
         return [*lines, "        __syncthreads();  // shared memory is free again", "    }"]
 
 
-def _uses_shared(part: _Part) -> bool:
+def _uses_shared(kernel: RenderedKernel) -> bool:
     """Return True if a part uses shared memory, so that parts must not use it at the same time."""
-    source, helpers = part.kernel.source, part.kernel.helpers
+    source, helpers = kernel.source, kernel.helpers
     is_helped = any(use.name.startswith(("block_", "column_")) for use in helpers)
     return bool(source.shared_bytes or source.memory or is_helped)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Expression
@@ -95,9 +95,10 @@ class LaunchPlanner:
         new_name: Callable[[str], str],
         index_type: str,
         sizes: Mapping[str, Expression],
+        scratch: Collection[str],
     ) -> list[tuple[frozenset[int], RenderedKernel]] | None:
         """Return the launches of several groups, each with their positions; None where a template does not fit.
-        `kernels` are those of the groups by position."""
+        `kernels` are those of the groups by position, `scratch` the operation's tensors of its own."""
         found: list[tuple[frozenset[int], RenderedKernel]] = []
         stages = self._shared(mode)
         launches = [stages] if mode in (ONE_BLOCK, COOPERATIVE) else [[stage] for stage in stages]
@@ -111,7 +112,8 @@ class LaunchPlanner:
             n_blocks = 1 if mode == ONE_BLOCK else self.workload.n_multiprocessors * n_resident
             covers_all = len(positions) == len(self.groups)
             name = new_name(f"{self.operation}_{'all' if covers_all else 'together'}")
-            found.append((frozenset(positions), share_launch(name, parts, n_blocks, n_resident, index_type, sizes)))
+            kernel = share_launch(name, parts, n_blocks, n_resident, index_type, sizes, scratch if covers_all else ())
+            found.append((frozenset(positions), kernel))
         return found
 
     def _n_resident(self) -> int:

@@ -227,7 +227,8 @@ def _outer(start: Index, unrolled: set[Variable]) -> tuple[Index, tuple[Variable
     by_distance: dict[Index | Variable, list[Variable]] = {}
     for variable in sorted(start.variables & unrolled, key=lambda variable: variable.serial):
         by_distance.setdefault(coefficient(start, variable) or variable, []).append(variable)
-    outer, numbers = [], []
+    outer: list[Variable] = []
+    numbers: list[Index] = []
     for variables in by_distance.values():
         number, counter = sum(map(as_index, variables), ZERO), variables[0]
         if len(variables) > 1:
