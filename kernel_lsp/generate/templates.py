@@ -324,6 +324,7 @@ class GroupRenderer:
         blocks = choose_box_blocks(self.choices, kernel.name, group, box, self.workload, self.threads)
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
         workload = self.workload if blocks.has_packs else None
+        kernel.evicts_late = blocks.evicts_late
         text = render_boxes(kernel, group, box, blocks.threads, comment, planes=blocks.in_planes, workload=workload)
         return RenderedGroup((text,))
 

@@ -9,6 +9,7 @@ from kernel_lsp.generate.codegen.elements.boxes import default_box, fits_planes,
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.schedule.row_limits import LATE
 
 MIN_PACKED_BOXES = 1 << 19
 """Minimum results of boxes for packs that need a contract: smaller ones take as long as their launch."""
@@ -19,11 +20,13 @@ constant sizes a convolution of (64, 1, 28, 28) with its pooling took 4.0 us on 
 
 @dataclass(frozen=True)
 class BoxBlocks:
-    """Threads of a block of boxes, blocks within planes of the last two axes, and packs that need a contract."""
+    """Threads of a block of boxes, blocks within planes of the last two axes, packs that need a contract, and late
+    eviction of what they load."""
 
     threads: int
     in_planes: bool
     has_packs: bool
+    evicts_late: bool = False
 
 
 def choose_box(
@@ -58,7 +61,9 @@ def choose_box_blocks(
     in_planes = int(threads in fitting and not is_flat)
     planes = pick(f"{name}.planes", (0, 1) if len(box) > 2 else (0,), in_planes, "blocks in planes")
     packs = pick(f"{name}.packs", (0, 1), int(is_large), "rows of boxes and windows are loads of packs")
-    return BoxBlocks(threads, bool(planes), bool(packs))
+    evictions = (0, LATE) if is_large and packs else (0,)
+    eviction = pick(f"{name}.streaming", evictions, 0, "2: evict packs of windows late")
+    return BoxBlocks(threads, bool(planes), bool(packs), eviction == LATE)
 
 
 def _is_large(group: ElementwiseGroup, workload: Workload) -> bool:

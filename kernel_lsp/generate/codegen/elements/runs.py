@@ -40,6 +40,8 @@ from kernel_lsp.generate.ir.workload import Workload
 MAX_RUN = 80
 """Maximum elements of the runs of one read; each takes a register."""
 ELEMENT_BYTES = (1, 2, 4)
+KEPT_BYTES = (8, MAX_PACK_BYTES)
+"""Bytes of a load that can ask for late eviction."""
 LINE_SERIAL = (1 << 22) + 1
 """The first serial of variables that number the lines of overlapping windows: behind those of all loops."""
 
@@ -275,6 +277,8 @@ def _load(scope: Scope, runs: _Runs, other: _Runs | None, arrays: LoopArrays | N
         source = f"*packs<{width}>({pointer} + {packs.index(runs.start).within(ADD)} + piece * {width})"
     else:
         source = f"packs<{width}>({pointer})[{packs.index(exact).within(ADD)} + piece]"
+    if kernel.evicts_late and width * access.dtype.itemsize in KEPT_BYTES and inside is None:
+        source = f"{kernel.use('load_kept')}(&{source})"
     if inside is not None and other is None:
         source = f"{inside.within(TERNARY + 1)} ? {source} : Pack<{type_}, {width}>{{}}"
     packs.line(f"*packs<{width}>(&{name}[{packs.index(runs.loaded(as_index(pack) * width)).text}]) = {source};")
