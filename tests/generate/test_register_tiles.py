@@ -45,6 +45,16 @@ def test_numbers_of_16_bits_are_added_up_in_f32(dtype: str) -> None:
     check(LINEAR, inputs)
 
 
+@pytest.mark.parametrize(("n_terms", "is_only"), [(96, True), (131, False), (516, False)])
+def test_sums_of_threads_with_one_pack_begin_with_a_product(n_terms: int, is_only: bool) -> None:
+    """No zeros take the registers of what is being loaded. 131 packs of one, and 129 of four, are more than threads."""
+    inputs = [tensor("x", 9, n_terms), tensor("w", 13, n_terms), tensor("b", 13)]
+    program = plan_text(LINEAR, inputs=inputs, variants=True)
+    ways = {"f.addmm.contraction": "register_tiles", "f.sums": "4x8", "f.sharing": 128}
+    text = check_program(program, schedule=ways, sizes=({}, {"B": 5})).text
+    assert ("sums[i * TN + j] = left[i][0] * right[j][0];" in text) == is_only
+
+
 def test_each_batch_has_its_own_tiles() -> None:
     check("def f(a, b): return torch.bmm(a, b.transpose(1, 2))", [tensor("a", 3, 5, 128), tensor("b", 3, 7, 128)])
 

@@ -119,18 +119,31 @@ class RegisterTileRenderer:
         name_places(self.kernel, group)
 
     def _multiply(self) -> None:
-        scope, (packing, left, right) = self.scope, self._packed
+        scope, packing = self.scope, self._packed[0]
         self.kernel.use("packs")
         scope.line("float sums[TM * TN] = {};")
         n_packs = self.kernel.size("n_packs", packing.pack.extent)
-        with scope.open(f"for (int pack = threadIdx.x; pack < {n_packs}; pack += THREADS)") as loop:
-            loop.define(packing.pack, "pack")
-            loop.line("float left[TM][WIDTH], right[TN][WIDTH];")
-            self._read(loop, "left", left, self.group.m, ("i", "TM", self.rows))
-            self._read(loop, "right", right, self.group.n, ("j", "TN", self.columns))
-            with loop.unroll("for (int i = 0; i < TM; ++i)", "for (int j = 0; j < TN; ++j)") as columns:
-                columns.line("#pragma unroll")
-                columns.line("for (int v = 0; v < WIDTH; ++v) sums[i * TN + j] += left[i][v] * right[j][v];")
+        if packing.pack.extent.constant is None or packing.pack.extent.constant > self.schedule.threads:
+            with scope.open(f"for (int pack = threadIdx.x; pack < {n_packs}; pack += THREADS)") as loop:
+                self._add_products(loop)
+            return
+        scope.line("const int pack = threadIdx.x;")
+        with scope.open(f"if (pack < {n_packs})") as once:
+            # Products, not sums with 0: zeros in registers would leave loads waiting for room.
+            self._add_products(once, is_only=True)
+
+    def _add_products(self, scope: Scope, *, is_only: bool = False) -> None:
+        """Read the factors of a pack of terms and add up their products; the sums of an only pack begin with one."""
+        packing, left, right = self._packed
+        scope.define(packing.pack, "pack")
+        scope.line("float left[TM][WIDTH], right[TN][WIDTH];")
+        self._read(scope, "left", left, self.group.m, ("i", "TM", self.rows))
+        self._read(scope, "right", right, self.group.n, ("j", "TN", self.columns))
+        with scope.unroll("for (int i = 0; i < TM; ++i)", "for (int j = 0; j < TN; ++j)") as columns:
+            if is_only:
+                columns.line("sums[i * TN + j] = left[i][0] * right[j][0];")
+            columns.line("#pragma unroll")
+            columns.line(f"for (int v = {int(is_only)}; v < WIDTH; ++v) sums[i * TN + j] += left[i][v] * right[j][v];")
 
     def _read(self, scope: Scope, name: str, scalar: Scalar, along: Variable, text: tuple[str, str, str]) -> None:
         """Read the factor's part of the terms. Rows past the end repeat the last one; their sums are not written."""
