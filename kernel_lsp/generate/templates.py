@@ -325,7 +325,10 @@ class GroupRenderer:
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
         workload = self.workload if blocks.has_packs else None
         kernel.evicts_late = blocks.evicts_late
-        text = render_boxes(kernel, group, box, blocks.threads, comment, planes=blocks.in_planes, workload=workload)
+        planes, n_resident = blocks.in_planes, blocks.n_resident
+        text = render_boxes(
+            kernel, group, box, blocks.threads, comment, planes=planes, workload=workload, n_resident=n_resident
+        )
         return RenderedGroup((text,))
 
     def _reads_and_writes(self, group: ElementwiseGroup) -> str:

@@ -98,8 +98,12 @@ def test_networks_of_many_calls_have_no_variants() -> None:
 
 def test_channels_of_a_convolution_share_its_pixels() -> None:
     inputs = [tensor("x", 64, 1, 28, 28), tensor("w", 32, 1, 3, 3), tensor("b", 32)]
-    schedule = plan_text(CONVOLUTION, inputs=inputs, variants=True).realize({}).schedule
+    program = plan_text(CONVOLUTION, inputs=inputs, variants=True)
+    schedule = program.realize({}).schedule
     assert (schedule["f.box"], schedule["f.planes"], schedule["f.threads"]) == ("1x4x1x1", 0, 128)
+    bounds = f"__launch_bounds__(128, {schedule['f.resident']}) f("
+    assert bounds in program.render({}), "the compiler knows that all blocks run at once"
+    assert bounds not in program.render({"f.resident": 0})
 
 
 @pytest.mark.parametrize(

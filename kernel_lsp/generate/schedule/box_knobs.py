@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.generate.codegen.elements.boxes import default_box, fits_planes, whole_sizes
+from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
@@ -17,16 +19,21 @@ FLAT_THREADS = 256
 """Threads of a block whose boxes need one division, wherever planes begin: in planes a fourth of them is idle. With
 constant sizes a convolution of (64, 1, 28, 28) with its pooling took 4.0 us on an H200 in planes, 3.6 so."""
 
+RESIDENT_REGISTERS = 64
+"""Minimum registers of a thread for a kernel to name its resident blocks. With that, ptxas has all 18 loads of a
+convolution with its pooling in flight, in 62 registers; without, five wait for the others, with 50 registers."""
+
 
 @dataclass(frozen=True)
 class BoxBlocks:
-    """Threads of a block of boxes, blocks within planes of the last two axes, packs that need a contract, and late
-    eviction of what they load."""
+    """Threads of a block of boxes, blocks within planes of the last two axes, packs that need a contract, late eviction
+    of what they load, and the minimum resident blocks per SM that the compiler is told, if any."""
 
     threads: int
     in_planes: bool
     has_packs: bool
-    evicts_late: bool = False
+    evicts_late: bool
+    n_resident: int | None
 
 
 def choose_box(
@@ -63,7 +70,21 @@ def choose_box_blocks(
     packs = pick(f"{name}.packs", (0, 1), int(is_large), "rows of boxes and windows are loads of packs")
     evictions = (0, LATE) if is_large and packs else (0,)
     eviction = pick(f"{name}.streaming", evictions, 0, "2: evict packs of windows late")
-    return BoxBlocks(threads, bool(planes), bool(packs), eviction == LATE)
+    fitting_resident = _resident(group, box, workload, threads) if shared_threads is None else 0
+    what = "resident blocks per SM; 0: as the compiler likes"
+    n_resident = pick(f"{name}.resident", (0, fitting_resident), fitting_resident, what) if fitting_resident else 0
+    return BoxBlocks(threads, bool(planes), bool(packs), eviction == LATE, n_resident or None)
+
+
+def _resident(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload, threads: int) -> int:
+    """Return the blocks per SM of a grid of constant size that runs at once with `RESIDENT_REGISTERS` per thread; 0 for
+    any other grid."""
+    if any(size.constant is None for size in group.shape):
+        return 0
+    counts = [-(-workload.size(size) // factor) for size, factor in zip(group.shape, box, strict=True)]
+    n_blocks = -(-math.prod(counts) // threads)
+    n_resident = -(-n_blocks // workload.n_multiprocessors)
+    return n_resident if n_resident * threads * RESIDENT_REGISTERS <= REGISTERS_PER_BLOCK else 0
 
 
 def _is_large(group: ElementwiseGroup, workload: Workload) -> bool:

@@ -146,10 +146,11 @@ def render_boxes(
     *,
     planes: bool,
     workload: Workload | None,
+    n_resident: int | None,
 ) -> RenderedKernel:
     """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
     last two axes, so that the other coordinates are the block's. With a `workload`, rows of windows and of the box are
-    loads and stores of packs, whose contract its sizes fulfil."""
+    loads and stores of packs, whose contract its sizes fulfil. `n_resident` are the minimum resident blocks per SM."""
     kernel.unrolls_loops = True
     scope = Scope(kernel)
     variables = _axis_variables(group)
@@ -184,7 +185,7 @@ def render_boxes(
     for block in reversed(inner[1:]):
         block.close()
     conditions += multiple_conditions(multiples)
-    return rendered(kernel, comment, scope.lines, grid, (threads,), conditions)
+    return rendered(kernel, comment, scope.lines, grid, (threads,), conditions, min_blocks=n_resident)
 
 
 def whole_sizes(group: ElementwiseGroup, workload: Workload | None) -> dict[Symbol, Index]:
