@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
 from kernel_lsp.config import load_settings
+from kernel_lsp.core.words import counted, fitted
 from kernel_lsp.errors import UserError
+from kernel_lsp.synthesize.attempt import Attempt
 from kernel_lsp.synthesize.request import SCALES, SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis, SynthesisSummary, summarize, synthesize
 
+MAX_REASON = 200
+"""Maximum characters of a reason for a dropped attempt; `journal.jsonl` has all of it."""
 EVERY_ATTEMPTS = 100
 """Attempts between two lines of progress."""
 
@@ -30,13 +35,15 @@ async def main(
         raise UserError(f"there is no scale '{request.scale}'", next_step=f"scales: {', '.join(SCALES)}")
     settings, folder = load_settings(Path.cwd(), overrides), SynthesisFolder(out.absolute())
     processes = n_processes or len(os.sched_getaffinity(0))
-    with console.stage(f"synthesizing {n_tasks} tasks in {processes} processes"):
+    with console.stage(f"synthesizing {counted(n_tasks, 'task')} with --jobs {processes}"):
         synthesis = await synthesize(n_tasks, request, folder, settings, processes, _Progress())
     summary = summarize(synthesis, folder)
     if as_json:
         console.print_json(summary)
     else:
         _print(summary)
+        if synthesis.dropped and not synthesis.is_complete:
+            console.stdout.print(f"  dropped    {most_frequent_reason(synthesis.dropped)}", markup=False)
     return console.EXIT_OK if synthesis.is_complete else console.EXIT_NO
 
 
@@ -52,6 +59,12 @@ class _Progress:
             self._n_printed = n_attempts // EVERY_ATTEMPTS
             line = f"{len(synthesis.accepted)}/{synthesis.n_tasks} tasks of {n_attempts}, {synthesis.elapsed_s:.0f} s"
             console.stderr.print(line, markup=False)
+
+
+def most_frequent_reason(dropped: Sequence[Attempt]) -> str:
+    """Return the filter and the reason that dropped the most attempts, with their number."""
+    (filter_, reason), n = Counter((attempt.dropped_by, attempt.reason) for attempt in dropped).most_common(1)[0]
+    return f"{n} of {len(dropped)} by {filter_}: {fitted(reason, MAX_REASON)}"
 
 
 def _print(summary: SynthesisSummary) -> None:

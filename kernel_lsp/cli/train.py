@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from kernel_lsp.cli import console
 from kernel_lsp.errors import UserError
 from kernel_lsp.evolve.archive.schedule_times import schedule_tables
@@ -25,7 +27,8 @@ async def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | N
     tasks: list[TimedTask] = [task for table in found for task in table.usable()]
     if len(tasks) < MIN_TASKS:
         step = "measure more: kernel-lsp optimize --device cuda, or benchmarks/schedule_jobs.py"
-        raise UserError(f"{len(tasks)} tasks have measured schedules, {MIN_TASKS} are needed", next_step=step)
+        n_more = f"{len(tasks)} of at least {MIN_TASKS} tasks have measured schedules"
+        raise UserError(f"too little to learn from: {n_more}", next_step=step)
     chosen: Order = "policy" if order == "policy" else "cost_model"
     with console.stage(f"training on {len(tasks)} tasks"):
         models = train_models(tasks, settings=PpoSettings(seed=seed), order=chosen, seed=seed)
@@ -37,10 +40,18 @@ async def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | N
     return console.EXIT_OK
 
 
+def _first_error(error: ValueError) -> str:
+    """Return the first field that is wrong, as pydantic words it."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".lstrip(": ")
+
+
 def _read(path: Path) -> ScheduleTable:
     try:
         return ScheduleTable.read(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not one"
+        reason = error.strerror if isinstance(error, OSError) else _first_error(error)
         step = "name a file of benchmarks/schedule_jobs.py --join"
         raise UserError(f"no table of times: {reason}", file=str(path), next_step=step) from None

@@ -7,11 +7,13 @@ schedule is written as JSON.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
+from kernel_lsp.errors import UserError
 from kernel_lsp.training.environment import Backend, KernelEnvironment, Observation, parse_action
 
 MAX_TEXT = 1 << 20
@@ -44,7 +46,13 @@ class KernelGym(gymnasium.Env[dict[str, Any], str]):
         return _as_dict(self._environment.reset(task)), {"task": task}
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Evaluate a kernel's text, or a schedule as a JSON object."""
+        """Evaluate a kernel's text, or a schedule as a JSON object. Raises UserError in a running event loop."""
+        with contextlib.suppress(RuntimeError):  # no loop is running
+            asyncio.get_running_loop()
+            raise UserError(
+                "an event loop is running here, as in a notebook, and Gymnasium's `step` needs one of its own",
+                next_step="await KernelEnvironment.step(action), or asyncio.to_thread(env.step, action)",
+            )
         step = self._runner.run(self._environment.step(parse_action(action)))
         info = {"time_us": step.outcome.time_us, "reward_kind": step.outcome.reward.kind}
         return _as_dict(step.observation), float(step.reward), step.is_done, False, info

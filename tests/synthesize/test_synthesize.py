@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from kernel_lsp.cli.synthesize import most_frequent_reason
 from kernel_lsp.config import Settings
 from kernel_lsp.core.task import Graph
 from kernel_lsp.errors import UserError
@@ -77,6 +78,12 @@ def test_a_dropped_task_reaches_no_later_filter() -> None:
     counts = {count.filter: (count.n_reached, count.n_dropped) for count in summary.filters}
     assert counts["held-out"] == (2, 1)
     assert counts["redundancy"] == (1, 0)
+
+
+def test_the_most_frequent_reason_is_named_where_too_few_passed() -> None:
+    broken = [attempt(n, dropped_by="runs-eager").model_copy(update={"reason": "Invalid backend"}) for n in range(2)]
+    said = most_frequent_reason([*broken, attempt(2, dropped_by="range")])
+    assert said == "2 of 3 by runs-eager: Invalid backend"
 
 
 def test_the_same_graph_is_wholly_similar_and_other_grams_count() -> None:

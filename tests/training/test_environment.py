@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,18 @@ def test_gymnasium_accepts_the_environment() -> None:
     assert (reward, is_terminated, is_truncated) == (2.0 if is_faster else 1.0, False, False)
     assert info["time_us"] == _table().tasks[1].schedules[0].time_us
     environment.close()
+
+
+async def test_gymnasiums_step_in_a_running_loop_says_what_to_do() -> None:
+    pytest.importorskip("gymnasium")
+    from kernel_lsp.training.gymnasium_environment import KernelGym
+
+    environment = KernelGym(RecordedBackend(_table()), n_steps=2)
+    environment.reset(seed=0)
+    with pytest.raises(UserError, match="an event loop is running here"):
+        environment.step("{}")
+    _, reward, *_ = await asyncio.to_thread(environment.step, "no kernel")
+    assert reward == -1.0
 
 
 def test_gymnasiums_checker_passes_though_its_random_texts_are_no_action() -> None:

@@ -70,10 +70,11 @@ TOOLS = (
     ToolSpec("compile", "Build a kernel. Says what is wrong with the plan or the code, with lines.", _CODE),
     ToolSpec(
         "check",
-        "Build, check every case against PyTorch, time, and reward: -1 wrong, 1 right, 2 faster, 3 best.",
+        "Build, check every case against PyTorch, time, and reward: -1 incorrect, 1 correct, 2 faster than eager "
+        "PyTorch, 3 than torch.compile, too.",
         _CODE,
     ),
-    ToolSpec("time", "The time of a kernel that is right in one case, beside PyTorch's. Quicker than check.", _CODE),
+    ToolSpec("time", "The time of a kernel that passed one case, beside PyTorch's. Quicker than check.", _CODE),
     ToolSpec("profile", "Where the time of a kernel goes, by line, and what would help most.", _CODE),
     ToolSpec("explain", "What a finding means and how to avoid it.", {"finding": "A code such as KL201."}),
 )
@@ -148,7 +149,8 @@ class AgentTools:
         verdict = await self._verifier.verify(candidate, "full")
         earned = reward(verdict)
         text = self._words(verdict, candidate)
-        return ToolResult(f"{text}\nReward: {earned.value} ({earned.kind} times)", reward=earned.value)
+        times = "no times" if earned.kind == "none" else f"{earned.kind} times"
+        return ToolResult(f"{text}\nReward: {earned.value} ({times})", reward=earned.value)
 
     async def _time(self, code: str) -> ToolResult:
         candidate = self._candidate(code)

@@ -348,13 +348,14 @@ def merge_archives(sources: Sequence[Path], workspace: Path) -> Merge:
     Merging again adds what is new. Raises UserError for a workspace without an archive, and for two runs of one id that
     differ; EnvironmentProblem for an archive that cannot be written.
     """
-    files = [_file(source) for source in sources]
+    files = [archive_file(source) for source in sources]
     with Archive(workspace) as archive:
         merged = tuple(_merge(archive, file, source) for file, source in zip(files, sources, strict=True))
     return Merge(archive=str(workspace / FOLDER_NAME), sources=merged)
 
 
-def _file(workspace: Path) -> Path:
+def archive_file(workspace: Path) -> Path:
+    """Return the file of a workspace's archive. Raises UserError without one."""
     file = workspace / FOLDER_NAME / ARCHIVE_NAME
     if not file.is_file():
         raise UserError("there is no archive", file=str(file), next_step="name a folder in which kernel-lsp ran")

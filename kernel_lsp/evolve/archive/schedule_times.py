@@ -9,7 +9,7 @@ from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.errors import KernelLspError
-from kernel_lsp.evolve.archive.archive import Archive, RunRecord
+from kernel_lsp.evolve.archive.archive import Archive, RunRecord, archive_file
 from kernel_lsp.generate.program import Program, plan_program
 from kernel_lsp.training.features import family, graph_hash, nonzero, schedule_features, task_features
 from kernel_lsp.training.table import ScheduleTable, TimedSchedule, TimedTask
@@ -22,7 +22,9 @@ INCORRECT = 1.0
 
 def schedule_tables(workspaces: Sequence[Path]) -> list[ScheduleTable]:
     """Return one table per GPU of what the searches of these workspaces measured. Runs whose kernels the generator
-    prints differently today are left out; so are estimates."""
+    prints differently today are left out; so are estimates. Raises UserError for a workspace without an archive."""
+    for workspace in workspaces:
+        archive_file(workspace)
     by_gpu: dict[str, list[TimedTask]] = {}
     for workspace in workspaces:
         with Archive(workspace) as archive:
