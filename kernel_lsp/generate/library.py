@@ -11,7 +11,8 @@ from typing import TypeGuard
 from kernel_lsp.core import expression
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LibraryArgument, LibraryStep
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (

@@ -32,6 +32,7 @@ from kernel_lsp.generate.fusion.groups import (
     RowGroup,
     SortedGroup,
 )
+from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
@@ -40,7 +41,6 @@ from kernel_lsp.generate.ir.tensor import Buffer, Definition, Pointwise, Tensor
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.lowering.table import LoweredGraph
-from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.schedule.launches import LaunchPlanner
 from kernel_lsp.generate.scratch_reuse import with_shared_scratch

@@ -17,13 +17,13 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.captured_sizes import SUFFIX, by_sizes, sizes_to_fix
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
+from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.interleaved_channels import channels_of
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.loops.rolled import n_loops, rolled
 from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
-from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.structure.kept_for_backward import (

@@ -19,7 +19,7 @@ from kernel_lsp.server.documents.edits import DocumentEdits, document_edit, line
 from kernel_lsp.server.documents.places import cells_of, file_at, file_of, is_saved, place_of
 from kernel_lsp.server.features.explanations import explanation, rule_place
 from kernel_lsp.server.features.reports import show_report, show_result
-from kernel_lsp.server.jobs.call_sites import revert_everywhere, use_everywhere
+from kernel_lsp.server.jobs.call_site_edits import revert_everywhere, use_everywhere
 from kernel_lsp.server.jobs.inferred_inputs import start_inference
 from kernel_lsp.server.jobs.jobs import Following, new_id
 from kernel_lsp.server.jobs.starting import start_check, start_estimate, start_job, start_optimize, start_resume

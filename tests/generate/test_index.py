@@ -8,17 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_lsp.core.expression import parse
-from kernel_lsp.generate.ir.index import (
-    Index,
-    Quotient,
-    Remainder,
-    Symbol,
-    Variable,
-    as_index,
-    is_below,
-    is_nonnegative,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Quotient, Remainder, Symbol, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegative, substitute
 from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, to_expression, unravel
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernel_lsp.generate.codegen.products.matmul import innermost
-from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index
 
 
 def test_which_of_mixed_variables_is_innermost_does_not_depend_on_hashes() -> None:

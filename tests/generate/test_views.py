@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Operation, Scalar, index_value, rewrite, transformed
 from tests.generate.harness import check, plan_text, tensor
 

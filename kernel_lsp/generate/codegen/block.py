@@ -8,9 +8,9 @@ from typing import Self
 
 from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.operators import ATOM, Text
-from kernel_lsp.generate.ir.index import Variable
+from kernel_lsp.generate.identifiers import NamePool
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.scalar import Scalar
-from kernel_lsp.generate.names import NamePool
 
 INDENT = "    "
 

@@ -16,18 +16,8 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.index_text import IndexWriter
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, UNARY, Text
-from kernel_lsp.generate.ir.index import (
-    ONE,
-    ZERO,
-    Index,
-    Indirect,
-    Quotient,
-    Remainder,
-    Variable,
-    as_index,
-    is_nonnegative,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Indirect, Quotient, Remainder, Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, is_nonnegative, substitute
 from kernel_lsp.generate.ir.scalar import Constant, Operation
 from kernel_lsp.generate.ir.sizes import coefficient
 

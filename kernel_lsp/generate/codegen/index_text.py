@@ -8,19 +8,8 @@ from math import gcd
 
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
-from kernel_lsp.generate.ir.index import (
-    Atom,
-    Index,
-    Indirect,
-    Monomial,
-    Quotient,
-    Remainder,
-    Symbol,
-    Variable,
-    as_index,
-    is_below,
-    is_nonnegative,
-)
+from kernel_lsp.generate.ir.atoms import Atom, Indirect, Monomial, Quotient, Remainder, Symbol, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegative
 from kernel_lsp.generate.ir.scalar import Scalar
 
 Term = tuple[Monomial, int]

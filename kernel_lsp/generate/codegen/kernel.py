@@ -18,10 +18,11 @@ from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.core.plan import Fill, TensorParameter
 from kernel_lsp.generate.codegen.helpers import HelperUse, with_called
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
-from kernel_lsp.generate.ir.index import Index, Quotient, Remainder, Symbol, as_index
+from kernel_lsp.generate.identifiers import NamePool
+from kernel_lsp.generate.ir.atoms import Quotient, Remainder, Symbol
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.sizes import ceil_div, divides, to_expression, unravel_safe
 from kernel_lsp.generate.ir.tensor import Tensor
-from kernel_lsp.generate.names import NamePool
 
 COMMENT_COLUMNS = 110
 ONE = Constant(1)
@@ -256,10 +257,8 @@ class KernelWriter:
         """Return a size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""
         if size.constant is not None:
             return str(size.constant)
-        if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
-            atom = size.terms[0][0][0]
-            if isinstance(atom, Symbol):
-                return self.symbol(atom)
+        if isinstance(size.atom, Symbol):
+            return self.symbol(size.atom)
         if size.digest not in self.sizes:
             self.sizes[size.digest] = (self.names.take(name), size)
         return self.sizes[size.digest][0]
@@ -323,17 +322,13 @@ def name_coordinates(kernel: KernelWriter, flat: Index, shape: Sequence[Index], 
     if sum(size.constant != 1 for size in shape) < 2:
         return
     for axis, position in enumerate(unravel_safe(flat, shape)):
-        if len(position.terms) == 1 and position.terms[0][1] == 1 and len(position.terms[0][0]) == 1:
-            atom = position.terms[0][0][0]
-            if isinstance(atom, Quotient | Remainder) and position.digest not in kernel.coordinates:
-                kernel.coordinates[position.digest] = names[axis] if names else _coordinate_name(shape, axis)
+        if isinstance(position.atom, Quotient | Remainder) and position.digest not in kernel.coordinates:
+            kernel.coordinates[position.digest] = names[axis] if names else _coordinate_name(shape, axis)
 
 
 def _coordinate_name(shape: Sequence[Index], axis: int) -> str:
     by_rank = BY_RANK.get(len(shape))
-    size = shape[axis]
-    if len(size.terms) == 1 and size.terms[0][1] == 1 and len(size.terms[0][0]) == 1:
-        atom = size.terms[0][0][0]
-        if isinstance(atom, Symbol) and len(atom.name) <= MAX_DIM_NAME and atom.name.lower() != atom.name:
-            return atom.name.lower()
+    size = shape[axis].atom
+    if isinstance(size, Symbol) and len(size.name) <= MAX_DIM_NAME and size.name.lower() != size.name:
+        return size.name.lower()
     return by_rank[axis] if by_rank else f"i{axis}"

@@ -23,7 +23,8 @@ from kernel_lsp.generate.codegen.operators import (
     literal,
     loaded,
 )
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Argument,

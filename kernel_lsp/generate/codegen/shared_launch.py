@@ -24,7 +24,7 @@ from kernel_lsp.generate.codegen.kernel import (
     argument_of,
     function_text,
 )
-from kernel_lsp.generate.names import NamePool
+from kernel_lsp.generate.identifiers import NamePool
 
 MAX_SHARED_BYTES = 40 << 10
 """Maximum static shared memory of all parts together, in bytes: 48 KiB less 8 KiB for the helpers of reductions."""

@@ -18,7 +18,8 @@ from kernel_lsp.generate.fusion.groups import (
     PhasesOfGroup,
     Store,
 )
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product, substitute
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, accesses, both, in_range, rewrite
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (

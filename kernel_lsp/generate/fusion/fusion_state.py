@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
-from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, masked, rewrite
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Tensor

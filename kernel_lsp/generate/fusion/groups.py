@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.fusion.graph import scalars_of
-from kernel_lsp.generate.ir.index import Index, Variable, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import Access, Argument, IndexValue, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import LibraryCall, LibraryResult, LoopResult, Routine, StepLoop, Tensor

@@ -14,7 +14,8 @@ from typing import Literal
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.fusion_state import Progress
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, operands_of
 from kernel_lsp.generate.ir.sizes import ravel, reshape
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor, pattern_of

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kernel_lsp.generate.fusion.fusion_state import NotReadyError, Progress
 from kernel_lsp.generate.fusion.groups import ColumnSum, RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.row_patterns import LinesOfRows
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor, pattern_of

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.fusion_state import NotReadyError, Progress
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,

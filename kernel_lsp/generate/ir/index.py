@@ -13,109 +13,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import gcd
-from typing import Any
 
-from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.ir.atoms import (
+    Atom,
+    Indirect,
+    Monomial,
+    Quotient,
+    Remainder,
+    Symbol,
+    Variable,
+    atom_key,
+    term_key,
+)
 from kernel_lsp.generate.ir.digest import Digested, digest_of
 
 CACHED_RESULTS = 1 << 15
 """Maximum cached divisions and proofs: the schedules of one program repeat the same ones."""
-
-
-class Atom(Digested):
-    """A factor of a monomial: a size, a variable, a quotient, a remainder, or a value read from memory.
-    `reads_memory`: such a value is part of it."""
-
-    __slots__ = ("as_index", "digest", "reads_memory", "sort_key")
-
-    as_index: Index
-    reads_memory: bool
-    variables: frozenset[Variable]
-    sort_key: tuple[int, str, bytes]
-
-    def as_polynomial(self) -> Index:
-        """Return the index that is this atom alone."""
-        made: Index | None = getattr(self, "as_index", None)
-        if made is None:
-            made = self.as_index = Index({(self,): 1})
-        return made
-
-
-class Symbol(Atom):
-    """A size known at launch: a dim of the task, or one derived from dims (`definition`)."""
-
-    __slots__ = ("definition", "exact", "minimum", "name")
-
-    def __init__(
-        self, name: str, minimum: int = 0, definition: Expression | None = None, exact: Index | None = None
-    ) -> None:
-        self.name, self.minimum, self.definition, self.exact = name, minimum, definition, exact
-        own = b"" if definition is None else str(definition).encode()
-        self.digest = digest_of("symbol", name, minimum, own if exact is None else exact.digest)
-        self.variables, self.reads_memory = frozenset(), False
-
-
-class Variable(Atom):
-    """An index in [0, extent). `serial` distinguishes variables of one name."""
-
-    __slots__ = ("extent", "name", "serial")
-
-    def __init__(self, name: str, serial: int, extent: Index) -> None:
-        self.name, self.serial, self.extent = name, serial, extent
-        self.digest = digest_of("variable", name, serial, extent.digest)
-        self.variables, self.reads_memory = frozenset((self,)), False
-
-
-class Quotient(Atom):
-    """``floor(dividend / divisor)``."""
-
-    __slots__ = ("dividend", "divisor")
-
-    def __init__(self, dividend: Index, divisor: Index) -> None:
-        self.dividend, self.divisor = dividend, divisor
-        self.digest = digest_of("quotient", dividend.digest, divisor.digest)
-        self.variables = dividend.variables | divisor.variables
-        self.reads_memory = dividend.reads_memory or divisor.reads_memory
-
-
-class Remainder(Atom):
-    """``dividend - divisor * floor(dividend / divisor)``."""
-
-    __slots__ = ("dividend", "divisor")
-
-    def __init__(self, dividend: Index, divisor: Index) -> None:
-        self.dividend, self.divisor = dividend, divisor
-        self.digest = digest_of("remainder", dividend.digest, divisor.digest)
-        self.variables = dividend.variables | divisor.variables
-        self.reads_memory = dividend.reads_memory or divisor.reads_memory
-
-
-class Indirect(Atom):
-    """An index read from memory, as in a gather. `scalar` is a `kernel_lsp.generate.ir.scalar.Scalar`."""
-
-    __slots__ = ("scalar",)
-
-    def __init__(self, scalar: Any) -> None:
-        self.scalar = scalar
-        self.digest = digest_of("indirect", scalar.digest)
-        self.variables = scalar.variables
-        self.reads_memory = True
-
-
-Monomial = tuple[Atom, ...]
-_RANKS = {"Variable": 0, "Quotient": 1, "Remainder": 2, "Indirect": 3, "Symbol": 4}
-
-
-def _atom_key(atom: Atom) -> tuple[int, str, bytes]:
-    key: tuple[int, str, bytes] | None = getattr(atom, "sort_key", None)
-    if key is None:
-        key = atom.sort_key = (_RANKS[type(atom).__name__], getattr(atom, "name", ""), atom.digest)
-    return key
-
-
-def _term_key(term: tuple[Monomial, int]) -> tuple[object, ...]:
-    monomial, factor = term
-    return -len(monomial), -abs(factor), tuple(_atom_key(atom) for atom in monomial)
 
 
 class Index(Digested):
@@ -125,7 +38,7 @@ class Index(Digested):
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(monomial, factor) for monomial, factor in terms.items() if factor]
-        self.terms = tuple(sorted(kept, key=_term_key) if len(kept) > 1 else kept)
+        self.terms = tuple(sorted(kept, key=term_key) if len(kept) > 1 else kept)
         self._digest: bytes | None = None
         self._reads_memory: bool | None = None
         self.variables = frozenset().union(*[atom.variables for monomial, _ in self.terms for atom in monomial])
@@ -163,6 +76,13 @@ class Index(Digested):
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
             return self.terms[0][1]
+        return None
+
+    @property
+    def atom(self) -> Atom | None:
+        """Return the atom that the index is equal to, or None."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
+            return self.terms[0][0][0]
         return None
 
     def __add__(self, other: Index | int) -> Index:
@@ -205,7 +125,12 @@ def as_index(value: Index | Atom | int) -> Index:
     """Return `value` as a polynomial."""
     if isinstance(value, Index):
         return value
-    return _integer(value) if isinstance(value, int) else value.as_polynomial()
+    if isinstance(value, int):
+        return _integer(value)
+    alone: Index | None = getattr(value, "as_index", None)
+    if alone is None:
+        alone = value.as_index = Index({(value,): 1})
+    return alone
 
 
 @lru_cache(maxsize=4096)
@@ -286,7 +211,7 @@ def _exact(atom: Atom) -> Index | None:
 
 
 def _sorted(monomial: Monomial) -> Monomial:
-    return tuple(sorted(monomial, key=_atom_key))
+    return tuple(sorted(monomial, key=atom_key))
 
 
 def _sum(left: Index, right: Index, times: int) -> Index:
@@ -350,12 +275,11 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
     quotient, rest = _split_multiple(index, divisor)
     if not rest.terms or (is_nonnegative(rest) and is_below(rest, divisor)):
         return quotient
-    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
-        atom = rest.terms[0][0][0]
-        if isinstance(atom, Quotient):
-            return quotient + _floor_divide(atom.dividend, atom.divisor * divisor)
-        if isinstance(atom, Remainder) and (ratio := divide_exactly(atom.divisor, divisor)) is not None:
-            return quotient + _remainder(_floor_divide(atom.dividend, divisor), ratio)
+    atom = rest.atom
+    if isinstance(atom, Quotient):
+        return quotient + _floor_divide(atom.dividend, atom.divisor * divisor)
+    if isinstance(atom, Remainder) and (ratio := divide_exactly(atom.divisor, divisor)) is not None:
+        return quotient + _remainder(_floor_divide(atom.dividend, divisor), ratio)
     coarse = _coarse_part(rest, divisor)
     if coarse is not None:
         return quotient + _floor_divide(coarse.multiple, coarse.divisor)
@@ -378,10 +302,9 @@ def _remainder(index: Index, divisor: Index) -> Index:
     coarse = _coarse_part(rest, divisor)
     if coarse is not None:
         return _remainder(coarse.multiple, coarse.divisor) * coarse.step + coarse.rest
-    if len(rest.terms) == 1 and len(rest.terms[0][0]) == 1 and rest.terms[0][1] == 1:
-        atom = rest.terms[0][0][0]
-        if isinstance(atom, Remainder) and divide_exactly(atom.divisor, divisor) is not None:
-            return _remainder(atom.dividend, divisor)
+    atom = rest.atom
+    if isinstance(atom, Remainder) and divide_exactly(atom.divisor, divisor) is not None:
+        return _remainder(atom.dividend, divisor)
     return as_index(Remainder(rest, divisor))
 
 

@@ -13,20 +13,9 @@ from typing import TYPE_CHECKING
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.generate.ir.atoms import Atom, Indirect, Quotient, Remainder, Variable
 from kernel_lsp.generate.ir.digest import Digested, Rebuilding, digest_of, operands_first
-from kernel_lsp.generate.ir.index import (
-    Atom,
-    Index,
-    Indirect,
-    Quotient,
-    Remainder,
-    Variable,
-    as_index,
-    is_below,
-    is_nonnegative,
-    replace_atoms,
-    substitute,
-)
+from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegative, replace_atoms, substitute
 
 if TYPE_CHECKING:
     from kernel_lsp.generate.ir.tensor import Tensor

@@ -16,21 +16,8 @@ from kernel_lsp.core.expression import (
     Unary,
 )
 from kernel_lsp.core.expression_rules import binary, call, substitute
-from kernel_lsp.generate.ir.index import (
-    CACHED_RESULTS,
-    ZERO,
-    Atom,
-    Index,
-    Monomial,
-    Quotient,
-    Remainder,
-    Symbol,
-    Variable,
-    as_index,
-    expanded,
-    is_nonnegative,
-    product,
-)
+from kernel_lsp.generate.ir.atoms import Atom, Monomial, Quotient, Remainder, Symbol, Variable
+from kernel_lsp.generate.ir.index import CACHED_RESULTS, ZERO, Index, as_index, expanded, is_nonnegative, product
 
 NOTHING_FIXED: Mapping[str, int] = {}
 

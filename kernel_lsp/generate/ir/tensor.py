@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.core.task import SourceLine
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.digest import digest_of
-from kernel_lsp.generate.ir.index import Index, Variable, product
+from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar
 
 

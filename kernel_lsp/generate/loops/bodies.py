@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.generate.ir.index import Variable, expanded, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import expanded, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, masked, nodes, rewrite
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import LoopTensor, Pointwise, Reduction, StepLoop

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, as_position, index_value, rewrite
 from kernel_lsp.generate.ir.tensor import (
     Buffer,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.graph import live_tensors
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar, nodes, rewrite
 from kernel_lsp.generate.ir.tensor import Contraction, Pointwise, Reduction, Tensor
 from kernel_lsp.generate.loops.periods import through_views

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
@@ -235,10 +236,10 @@ def _as_definition(scalar: Scalar, index: Sequence[Index], tensor: Tensor) -> Po
         return Pointwise(own, Access(scalar.tensor, at))
     replacements: dict[Variable, Index] = {}
     for position, place in zip(index, at, strict=True):
-        atom = position.terms[0][0][0] if len(position.terms) == 1 and len(position.terms[0][0]) == 1 else None
+        atom = position.atom
         if position.constant == 0 and place.constant == 0:
             continue
-        if not isinstance(atom, Variable) or position != as_index(atom) or atom in replacements:
+        if not isinstance(atom, Variable) or atom in replacements:
             raise NoLoopError("first values")
         replacements[atom] = place
     found = scalar.substitute(replacements)

@@ -11,7 +11,9 @@ from kernel_lsp.core.expression import Binary, Expression, ExpressionError, free
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.task import GraphNode, TensorType
 from kernel_lsp.errors import TargetError
-from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index
+from kernel_lsp.generate.identifiers import identifier
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, CallerNumber, Constant, Scalar, cast, index_value, operation
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.sizes import reshape as reshape_index
@@ -25,7 +27,6 @@ from kernel_lsp.generate.ir.tensor import (
     Reduction,
     Tensor,
 )
-from kernel_lsp.generate.names import identifier
 from kernel_lsp.generate.structure.window_gradient_patterns import WindowRecords
 
 Body = Callable[[tuple[Index, ...]], Scalar]

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
 from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op

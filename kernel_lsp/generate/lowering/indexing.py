@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,

@@ -9,7 +9,8 @@ from math import prod
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.expression_rules import binary
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly, expanded, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly, expanded, product
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,

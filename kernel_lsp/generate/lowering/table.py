@@ -9,6 +9,7 @@ from functools import lru_cache
 from kernel_lsp.core.expression import parse
 from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.generate.identifiers import identifier
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
@@ -30,7 +31,6 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
 )
 from kernel_lsp.generate.lowering.builder import RULES, Builder, Call, Shape
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
-from kernel_lsp.generate.names import identifier
 from kernel_lsp.generate.structure.attention_gradient_patterns import KeptAttention
 from kernel_lsp.generate.structure.window_gradient_patterns import WindowGradients
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Indirect, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Indirect
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Symbol, Variable, as_index, expanded
+from kernel_lsp.generate.ir.atoms import Symbol, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, expanded
 from kernel_lsp.generate.ir.scalar import Constant, Scalar, both, in_range
 from kernel_lsp.generate.ir.sizes import Sizes, ceil_div, to_expression
 from kernel_lsp.generate.lowering.builder import Call, Shape

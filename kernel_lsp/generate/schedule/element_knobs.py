@@ -18,7 +18,8 @@ from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, 
 from kernel_lsp.generate.codegen.elements.scatter import RowScatterSchedule
 from kernel_lsp.generate.codegen.kernel import MAX_GRID_YZ
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.scalar import Loop, accesses, indirect_scalars, nodes
 from kernel_lsp.generate.ir.sizes import divides
 from kernel_lsp.generate.ir.workload import Workload

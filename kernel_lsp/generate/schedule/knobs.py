@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.names import NamePool
 
 Choice = int | str
 Schedule = Mapping[str, Choice]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel
+from kernel_lsp.generate.codegen.tensor_cores.source_windows import PIECE, Windows, windows_of
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import plan_operand
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     AHEAD,
@@ -19,7 +20,6 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     depth_of,
 )
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
-from kernel_lsp.generate.codegen.tensor_cores.windows import PIECE, Windows, windows_of
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.workload import HOPPER, Workload

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Argument,

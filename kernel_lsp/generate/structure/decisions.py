@@ -11,6 +11,7 @@ from kernel_lsp.generate.codegen.products.thread_rows import may_go_by_thread_ro
 from kernel_lsp.generate.codegen.rows.row_schedule import SHAREABLE_KINDS
 from kernel_lsp.generate.fusion.contractions import operand_type
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
+from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.index import Index, product
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import (
@@ -35,7 +36,6 @@ from kernel_lsp.generate.library import (
     stays_in_registers,
 )
 from kernel_lsp.generate.lowering.table import LoweredGraph
-from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.contraction_defaults import (
     MAX_SKINNY,
     MAX_SPLIT_PRODUCTS,

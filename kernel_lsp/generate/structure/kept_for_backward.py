@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
+from kernel_lsp.generate.identifiers import NamePool
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.digest import digest_of
-from kernel_lsp.generate.ir.index import Variable, as_index, product
+from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, rewrite, transformed
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
-from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.structure.attention_patterns import find_attention
 

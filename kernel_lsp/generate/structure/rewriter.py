@@ -11,7 +11,8 @@ from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.fusion.fuse import Structure
 from kernel_lsp.generate.fusion.rows import split_domain
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, masked, select
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression, unravel_safe
 from kernel_lsp.generate.ir.tensor import (

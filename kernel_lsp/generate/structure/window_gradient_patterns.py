@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.routines.window_gradients import KIND, WindowShape, channels_of, shape_of
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.identifiers import NamePool
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Routine, Tensor
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.names import NamePool
 from kernel_lsp.generate.schedule.knobs import Choices
 
 WINDOW = (2, 2)

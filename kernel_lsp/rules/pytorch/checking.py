@@ -24,9 +24,9 @@ from kernel_lsp.rules.pytorch import (
     training,
     usage,
 )
+from kernel_lsp.rules.pytorch.program.file_names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.program.functions import FunctionNode
 from kernel_lsp.rules.pytorch.program.inference import read_program
-from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names, read_names
 from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, parse
 from kernel_lsp.rules.pytorch.program.scopes import Scope, first_line
 from kernel_lsp.rules.pytorch.program.trained import is_hot, may_be_forward

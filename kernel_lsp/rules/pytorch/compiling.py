@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.declare import INFORMATION, WARNING, declare, hit
 from kernel_lsp.rules.pytorch.program import flow
-from kernel_lsp.rules.pytorch.program.names import ModuleClass
+from kernel_lsp.rules.pytorch.program.file_names import ModuleClass
 from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 from kernel_lsp.rules.pytorch.program.trained import holds_steps

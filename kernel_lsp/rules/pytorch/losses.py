@@ -6,7 +6,7 @@ import ast
 
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.program import flow
-from kernel_lsp.rules.pytorch.program.names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
+from kernel_lsp.rules.pytorch.program.file_names import LOSSES_OF_LOGITS, activation_of, activation_of_class, last_layer
 from kernel_lsp.rules.pytorch.program.parsing import nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.program.scopes import Scope, keyword
 

@@ -39,7 +39,7 @@ from kernel_lsp.server.documents.edits import (
 )
 from kernel_lsp.server.documents.places import n_lines_above
 from kernel_lsp.server.features.formatting import check_text, failure_text, result_text
-from kernel_lsp.server.jobs.call_sites import offer_call_sites
+from kernel_lsp.server.jobs.call_site_edits import offer_call_sites
 from kernel_lsp.server.jobs.inferred_inputs import inference_failed, inputs_inferred
 from kernel_lsp.server.jobs.jobs import Job
 from kernel_lsp.server.jobs.starting import go_on, goes_on, start_estimate, start_resume, wants_to_resume

@@ -25,7 +25,8 @@ from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, GradientOutput
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.workload import Workload

@@ -13,7 +13,8 @@ from kernel_lsp.generate.codegen.kernel import KernelWriter, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, accesses, nodes
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.structure.attention_patterns import PRODUCT, condition_of_seen, last_key_of, score_of_seen

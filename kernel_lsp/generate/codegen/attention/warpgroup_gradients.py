@@ -22,7 +22,7 @@ from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup
-from kernel_lsp.generate.ir.index import Variable
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """

@@ -31,20 +31,8 @@ from kernel_lsp.generate.codegen.operators import ADD, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.interleaved_channels import CHANNELS
-from kernel_lsp.generate.ir.index import (
-    ONE,
-    ZERO,
-    Atom,
-    Index,
-    Quotient,
-    Symbol,
-    Variable,
-    as_index,
-    divide_exactly,
-    product,
-    replace_atoms,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Atom, Quotient, Symbol, Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, divide_exactly, product, replace_atoms, substitute
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes, rewrite
 from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression, unravel
 from kernel_lsp.generate.ir.workload import Workload
@@ -207,13 +195,10 @@ def whole_sizes(group: ElementwiseGroup, workload: Workload | None) -> dict[Symb
 
 def _divided(symbol: Symbol) -> tuple[Symbol, int] | None:
     """Return the size and the number whose quotient a derived size is; None for any other size."""
-    exact = symbol.exact
-    atoms = exact.terms[0][0] if exact is not None and len(exact.terms) == 1 and exact.terms[0][1] == 1 else ()
-    if len(atoms) != 1 or not isinstance(atoms[0], Quotient):
+    quotient = symbol.exact.atom if symbol.exact is not None else None
+    if not isinstance(quotient, Quotient):
         return None
-    dividend, divisor = atoms[0].dividend, atoms[0].divisor.constant
-    is_size = len(dividend.terms) == 1 and dividend.terms[0][1] == 1 and len(dividend.terms[0][0]) == 1
-    size = dividend.terms[0][0][0] if is_size else None
+    size, divisor = quotient.dividend.atom, quotient.divisor.constant
     return (size, divisor) if isinstance(size, Symbol) and divisor else None
 
 

@@ -21,7 +21,8 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor

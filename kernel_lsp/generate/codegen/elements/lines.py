@@ -7,15 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
-from kernel_lsp.generate.ir.index import (
-    Index,
-    Quotient,
-    Remainder,
-    Variable,
-    as_index,
-    product,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Quotient, Remainder, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.workload import Workload

@@ -12,21 +12,8 @@ from kernel_lsp.generate.codegen.kernel import divisible
 from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
-from kernel_lsp.generate.ir.index import (
-    ONE,
-    ZERO,
-    Atom,
-    Index,
-    Quotient,
-    Remainder,
-    Symbol,
-    Variable,
-    as_index,
-    divide_exactly,
-    product,
-    replace_atoms,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Symbol, Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, divide_exactly, product, replace_atoms, substitute
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_outside_loops, indirect_scalars
 from kernel_lsp.generate.ir.sizes import coefficient, divides, ravel
 from kernel_lsp.generate.ir.tensor import Tensor

@@ -12,16 +12,8 @@ from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Multiples
 from kernel_lsp.generate.codegen.operators import ADD, TERNARY
 from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
 from kernel_lsp.generate.fusion.groups import Store
-from kernel_lsp.generate.ir.index import (
-    ZERO,
-    Index,
-    Remainder,
-    Variable,
-    as_index,
-    divide_exactly,
-    product,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Remainder, Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, divide_exactly, product, substitute
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,

@@ -24,7 +24,8 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, MULTIPLY, UNARY, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowScatterGroup, ScatterGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, transformed
 from kernel_lsp.generate.ir.scalar import Constant as NumberConstant
 from kernel_lsp.generate.ir.sizes import ravel, to_expression

@@ -23,7 +23,8 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE, Text
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ONE, Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ONE, Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression
 

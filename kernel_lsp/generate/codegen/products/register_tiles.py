@@ -25,7 +25,7 @@ from kernel_lsp.generate.codegen.operators import Text, loaded
 from kernel_lsp.generate.codegen.products.matmul import declare_batch, name_places, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import divides
 

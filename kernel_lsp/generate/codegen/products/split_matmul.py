@@ -26,7 +26,8 @@ from kernel_lsp.generate.codegen.products.matmul import declare_batch, name_plac
 from kernel_lsp.generate.codegen.products.split_schedule import QUAD, SplitSchedule, n_shared_elements
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 LOCAL_NAMES = (

@@ -25,7 +25,8 @@ from kernel_lsp.generate.codegen.products.matmul import declare_batch, with_batc
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, plain_read
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor

@@ -13,7 +13,8 @@ from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blo
 from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, TERNARY, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import LoopGroup
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Loop, Scalar, accesses, nodes
 from kernel_lsp.generate.ir.sizes import ravel, to_expression, unravel_safe
 from kernel_lsp.generate.ir.tensor import LoopTensor, StepLoop, Tensor

@@ -21,7 +21,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_algebra import factors_of, product_of
 from kernel_lsp.generate.fusion.row_patterns import Pair
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, substitute
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, substitute
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import reshape, to_expression
 

@@ -23,7 +23,8 @@ from kernel_lsp.generate.codegen.operators import ATOM, COMPUTE_TYPE, Text, stor
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, Store, row_index
-from kernel_lsp.generate.ir.index import Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.workload import Workload
 

@@ -19,7 +19,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.graph import COSTLY
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.fusion.row_patterns import find_pairs
-from kernel_lsp.generate.ir.index import Index, Variable
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Argument,

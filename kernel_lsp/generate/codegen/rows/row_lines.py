@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import RowGroup, Store
-from kernel_lsp.generate.ir.index import ZERO, Atom, Index, Quotient, Remainder, as_index, replace_atoms
+from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, replace_atoms
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, rewrite
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.workload import Workload

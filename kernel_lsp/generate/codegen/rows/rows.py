@@ -31,7 +31,8 @@ from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_pairs
-from kernel_lsp.generate.ir.index import Index, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor

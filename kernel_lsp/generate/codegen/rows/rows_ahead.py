@@ -16,7 +16,8 @@ from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import MAX_STAGED_BYTES, RowSchedule, n_blocks_per_multiprocessor
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, scalars_of_group
-from kernel_lsp.generate.ir.index import Variable, as_index, substitute
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index, substitute
 from kernel_lsp.generate.ir.scalar import Access
 
 N_AHEAD = 2

@@ -10,7 +10,8 @@ from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.ir.index import Variable, as_index, substitute
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import as_index, substitute
 from kernel_lsp.generate.ir.scalar import Access
 
 STAGE = "next_row"

@@ -29,7 +29,8 @@ from kernel_lsp.generate.codegen.scans.scan_schedule import OPERATORS, ScanSched
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import ScanGroup, Store
 from kernel_lsp.generate.fusion.scans import POSITIONS, RUNNING, RUNNING_POSITION
-from kernel_lsp.generate.ir.index import Atom, Index, Symbol, Variable, as_index, divide_exactly
+from kernel_lsp.generate.ir.atoms import Atom, Symbol, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, nodes
 from kernel_lsp.generate.ir.sizes import to_expression
 

@@ -149,8 +149,7 @@ def scan_comment(group: ScanGroup, schedule: ScanSchedule) -> str:
 
 def is_size(extent: Index) -> bool:
     """Return True if the extent is a number or one symbol, which a condition can make a multiple."""
-    is_symbol = len(extent.terms) == 1 and extent.terms[0][1] == 1 and len(extent.terms[0][0]) == 1
-    return extent.constant is not None or is_symbol
+    return extent.constant is not None or extent.atom is not None
 
 
 def _default_side_by_side(n_rows: int, n_columns: int, workload: Workload) -> ScanSchedule:

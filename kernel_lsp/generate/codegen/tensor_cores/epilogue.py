@@ -14,7 +14,8 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import declare_divisions_of, pack_conditions
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import TensorCoreSchedule
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import Index, Variable, as_index
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, accesses
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.workload import Workload

@@ -17,17 +17,8 @@ from kernel_lsp.generate.codegen.kernel import divisible, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES, WARP
-from kernel_lsp.generate.ir.index import (
-    ONE,
-    ZERO,
-    Atom,
-    Index,
-    Quotient,
-    Remainder,
-    Variable,
-    as_index,
-    substitute,
-)
+from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, substitute
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,

@@ -20,6 +20,7 @@ from kernel_lsp.generate.codegen.kernel import (
 )
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.codegen.tensor_cores.epilogue import ResultText, RowPlaces
+from kernel_lsp.generate.codegen.tensor_cores.source_windows import DEPTH, PIECE, WindowAxis, Windows
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import open_rounds
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     MAX_SHARED_BYTES,
@@ -27,9 +28,9 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     TensorCoreSchedule,
 )
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import WarpgroupRenderer
-from kernel_lsp.generate.codegen.tensor_cores.windows import DEPTH, PIECE, WindowAxis, Windows
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ZERO, Index, Variable, as_index, product
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, product
 from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
 from kernel_lsp.generate.ir.workload import Workload
 

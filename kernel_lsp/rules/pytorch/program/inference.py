@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_lsp.rules.pytorch.program.evidence import CallKinds, tensor_parameters
+from kernel_lsp.rules.pytorch.program.file_names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.program.functions import FunctionNode, functions_of_file
 from kernel_lsp.rules.pytorch.program.kinds import (
     EXTREMA,
@@ -20,7 +21,6 @@ from kernel_lsp.rules.pytorch.program.kinds import (
     TENSORS_FUNCTIONS,
     Kind,
 )
-from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.program.parsing import ParsedModule
 from kernel_lsp.rules.pytorch.program.scopes import Program, Scope
 from kernel_lsp.rules.pytorch.program.trained import is_forward

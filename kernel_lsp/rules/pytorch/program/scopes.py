@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from kernel_lsp.rules.pytorch.program.file_names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.program.functions import Function, FunctionNode, Functions
 from kernel_lsp.rules.pytorch.program.kinds import TENSOR_KINDS, TENSOR_NAMESPACES, Kind
-from kernel_lsp.rules.pytorch.program.names import ModuleClass, Names
 from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, children_of, nodes_of
 
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

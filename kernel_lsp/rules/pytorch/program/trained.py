@@ -6,9 +6,9 @@ from __future__ import annotations
 import ast
 
 from kernel_lsp.rules.pytorch.program import flow
+from kernel_lsp.rules.pytorch.program.file_names import ModuleClass
 from kernel_lsp.rules.pytorch.program.functions import FunctionNode
 from kernel_lsp.rules.pytorch.program.kinds import NOT_TENSOR_METHODS
-from kernel_lsp.rules.pytorch.program.names import ModuleClass
 from kernel_lsp.rules.pytorch.program.parsing import ParsedModule, nodes_in, nodes_of
 from kernel_lsp.rules.pytorch.program.scopes import Scope, first_line, keyword
 from kernel_lsp.rules.rule import words

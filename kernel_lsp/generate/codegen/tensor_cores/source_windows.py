@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import plain_read
 from kernel_lsp.generate.fusion.groups import ContractionGroup
-from kernel_lsp.generate.ir.index import ONE, ZERO, Index, Variable, as_index, expanded, product, substitute
+from kernel_lsp.generate.ir.atoms import Variable
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, expanded, product, substitute
 from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, both, in_range
 from kernel_lsp.generate.ir.sizes import coefficient, ravel
 
