@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.engine.inferred import candidate_inputs
-from kernel_lsp.source import call_sites
+from kernel_lsp.source import workspace_calls
 
 LAYERS = """\
 import torch
@@ -128,7 +128,9 @@ def test_files_are_read_once_for_all_that_a_factory_is_given(tmp_path: Path, mon
     (tmp_path / "make.py").write_text(f"from net import Net\n\n\ndef make({names}):\n    return Net({names})\n")
     (tmp_path / "other.py").write_text("# make\n")
     n_read: collections.Counter[str] = collections.Counter()
-    read = call_sites._read
-    monkeypatch.setattr(call_sites, "_read", lambda path, word: (n_read.update([path.name]), read(path, word))[1])
-    assert len([*call_sites.calls_elsewhere(tmp_path, tmp_path / "net.py", "Net")]) == 1
+    read = workspace_calls.read_file
+    monkeypatch.setattr(
+        workspace_calls, "read_file", lambda path, word: (n_read.update([path.name]), read(path, word))[1]
+    )
+    assert len([*workspace_calls.calls_elsewhere(tmp_path, tmp_path / "net.py", "Net")]) == 1
     assert n_read["other.py"] == 2  # for Net, and for make

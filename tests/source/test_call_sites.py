@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.source import call_sites
+from kernel_lsp.source import call_sites, workspace_files
 from kernel_lsp.source.call_sites import Operator, revert_operator, use_operator
 
 MODEL = "import torch\n\n\nclass Scale(torch.nn.Module):\n    pass\n\n\ndef gate(x):\n    return x\n"
@@ -168,5 +168,5 @@ def test_a_limit_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     operator = workspace(tmp_path, a="from pkg.model import Scale\nScale(1)\n")
     monkeypatch.setattr(call_sites, "MAX_FILES", 0)
     assert not use_operator(tmp_path, operator).is_complete
-    monkeypatch.setattr(call_sites, "MAX_FILE_BYTES", 8)
+    monkeypatch.setattr(workspace_files, "MAX_FILE_BYTES", 8)
     assert use_operator(tmp_path, operator).texts == {}

@@ -39,7 +39,7 @@ from kernel_lsp.server.analysis.analysis_types import (
     Use,
     below,
 )
-from kernel_lsp.source.call_sites import MAX_FILE_BYTES, MAX_FILES, OPERATOR_MARK, USE_PREFIX, python_files
+from kernel_lsp.source.call_sites import OPERATOR_MARK, USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.formulas import computes_tensors
 from kernel_lsp.source.notebook import without_magics
@@ -53,6 +53,7 @@ from kernel_lsp.source.python_file import (
     target_digest,
 )
 from kernel_lsp.source.pytorch import TargetLocation, read_symbol, targets_in
+from kernel_lsp.source.workspace_files import MAX_FILE_BYTES, MAX_FILES, python_files
 
 MAX_TREES_KEPT = 8
 NICENESS = 2
