@@ -114,7 +114,7 @@ async def evaluate_all(
 ) -> AsyncIterator[list[Outcome]]:
     """The verdicts, one task's at a time and in no order, from `n_sessions` sessions at once. Each takes one task after
     another, those of many kernels first: starting PyTorch takes longer than most verdicts."""
-    groups = [list(group) for _, group in groupby(sorted(kernels, key=_task), key=_task)]
+    groups = [list(group) for _, group in groupby(sorted(kernels, key=task_of), key=task_of)]
     waiting = deque(sorted(groups, key=len, reverse=True))
     finished: asyncio.Queue[list[Outcome] | Exception] = asyncio.Queue()
     settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
@@ -148,7 +148,7 @@ def _read(file: Path) -> Kernel:
     )
 
 
-def _task(kernel: Kernel) -> tuple[str, str, bool]:
+def task_of(kernel: Kernel) -> tuple[str, str, bool]:
     return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
 
 

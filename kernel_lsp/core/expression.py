@@ -128,9 +128,9 @@ def parts(expression: Expression) -> Iterator[Expression]:
                 yield from parts(argument)
 
 
-_PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-_NOT_PRECEDENCE = 3
-_NEGATION_PRECEDENCE = 7
+PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
+NOT_PRECEDENCE = 3
+NEGATION_PRECEDENCE = 7
 
 
 def _print(expression: Expression, outer: int) -> str:
@@ -142,11 +142,11 @@ def _print(expression: Expression, outer: int) -> str:
         case Call(function, arguments):
             return f"{function}({', '.join(_print(argument, 0) for argument in arguments)})"
         case Unary(operator, operand):
-            precedence = _NOT_PRECEDENCE if operator == "not" else _NEGATION_PRECEDENCE
+            precedence = NOT_PRECEDENCE if operator == "not" else NEGATION_PRECEDENCE
             sign = "not " if operator == "not" else "-"
             return parenthesized(sign + _print(operand, precedence), precedence, outer)
         case Binary(operator, left, right):
-            precedence = _PRECEDENCE[operator]
+            precedence = PRECEDENCE[operator]
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_print(left, left_outer)} {operator} {_print(right, precedence + 1)}"
             return parenthesized(text, precedence, outer)
@@ -159,7 +159,7 @@ def _print_number(value: Number, outer: int) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return {True: "inf", False: "-inf"}[value > 0] if not math.isnan(value) else "nan"
     text = repr(value)
-    return parenthesized(text, _NEGATION_PRECEDENCE, outer) if text.startswith("-") else text
+    return parenthesized(text, NEGATION_PRECEDENCE, outer) if text.startswith("-") else text
 
 
 def parenthesized(text: str, precedence: int, outer: int) -> str:

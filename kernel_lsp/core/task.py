@@ -193,6 +193,11 @@ class Task(Noun):
     notes: tuple[str, ...] = ()
     """Decisions of the capture, e.g. a shape that could not stay symbolic."""
 
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Return the forward graph, and the backward's where there is one."""
+        return (self.forward,) if self.backward is None else (self.forward, self.backward)
+
     @field_validator("module_settings", mode="before")
     @classmethod
     def _with_infinities(cls, settings: Any) -> Any:

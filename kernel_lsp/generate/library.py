@@ -24,6 +24,7 @@ from kernel_lsp.generate.ir.tensor import (
     Pointwise,
     Reduction,
     Tensor,
+    is_view,
 )
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.structure.attention_patterns import last_key_of, score_of_seen
@@ -303,24 +304,19 @@ def _view_body(tensor: Tensor) -> tuple[tuple[Index, ...], tuple[Index, ...]]:
         return index, index
     own = positions(definition.variables)
     scalar: Scalar = definition.body
-    while isinstance(scalar, Access) and _is_view(scalar.tensor):
+    while isinstance(scalar, Access) and is_view(scalar.tensor):
         inner = scalar.tensor.definition
         assert isinstance(inner, Pointwise)
         scalar = inner.body.substitute(dict(zip(inner.variables, scalar.index, strict=True)))
-    return own, scalar.index if isinstance(scalar, Access) and _is_view(tensor) else own
+    return own, scalar.index if isinstance(scalar, Access) and is_view(tensor) else own
 
 
 def _base(tensor: Tensor) -> Tensor:
-    while _is_view(tensor):
+    while is_view(tensor):
         assert isinstance(tensor.definition, Pointwise)
         assert isinstance(tensor.definition.body, Access)
         tensor = tensor.definition.body.tensor
     return tensor
-
-
-def _is_view(tensor: Tensor) -> bool:
-    definition = tensor.definition
-    return isinstance(definition, Pointwise) and isinstance(definition.body, Access) and definition.body.mask is None
 
 
 def n_products(definition: Reduction, shape: Sequence[Index]) -> Index:

@@ -140,8 +140,7 @@ def with_task_names(plan: LaunchPlan, task: Task) -> LaunchPlan:
 
 def with_fixed_dims(plan: LaunchPlan, task: Task) -> LaunchPlan:
     """Return the plan with a condition ``D == 320`` for each such dim, unchanged without any."""
-    graphs = [graph for graph in (task.forward, task.backward) if graph is not None]
-    of_graphs = list(zip(plan.operations, graphs, strict=False))
+    of_graphs = list(zip(plan.operations, task.graphs, strict=False))
     if not any(fixed_dims(operation, graph) for operation, graph in of_graphs):
         return plan
     changed = [_with_conditions(operation, fixed_dims(operation, graph)) for operation, graph in of_graphs]

@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from kernel_lsp.source.python_file import FunctionNode, parameter_names
+
 MAX_STEPS = 12
 """Maximum names, imports and operators between an argument and its literal."""
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -16,7 +18,6 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Place:
     """The code that an expression stands in: a module, and the function, if any."""
 
     module: Module
-    function: Function | None = None
+    function: FunctionNode | None = None
 
 
 def literal_of(node: ast.expr, place: Place, depth: int = 0) -> ast.expr | None:
@@ -76,7 +77,7 @@ def _definition(name: str, place: Place) -> Found | None:
         local = _assigned(name, place.function)
         if len(local) == 1:
             return local[0], place
-        if local or name in _parameters(place.function):
+        if local or name in parameter_names(place.function):
             return None if local else _given(name, place.function, place.module)
     values = _assigned(name, place.module.tree, is_deep=False)
     if values:
@@ -98,11 +99,7 @@ def _assigned(name: str, inside: ast.AST, is_deep: bool = True) -> list[ast.expr
     return found
 
 
-def _parameters(function: Function) -> list[str]:
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-
-
-def _given(name: str, function: Function, module: Module) -> Found | None:
+def _given(name: str, function: FunctionNode, module: Module) -> Found | None:
     """Return what the first call of a factory gives for a parameter, or else its default."""
     own = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
@@ -124,7 +121,7 @@ def _argument(name: str, names: list[str], call: ast.Call) -> ast.expr | None:
     return (dict(zip(names, call.args, strict=False)) | named).get(name)
 
 
-def _defaults(function: Function) -> dict[str, ast.expr]:
+def _defaults(function: FunctionNode) -> dict[str, ast.expr]:
     given = function.args
     positional = [each.arg for each in (*given.posonlyargs, *given.args)]
     found = dict(zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True))
@@ -174,7 +171,7 @@ def _field(owner: str, name: str, place: Place) -> Found | None:
     return (fields[0], Place(found[1])) if found is not None and len(fields) == 1 else None
 
 
-def _annotation(name: str, function: Function | None) -> str:
+def _annotation(name: str, function: FunctionNode | None) -> str:
     every = () if function is None else (*function.args.args, *function.args.kwonlyargs)
     note = next((each.annotation for each in every if each.arg == name), None)
     return note.id if isinstance(note, ast.Name) else ""

@@ -270,6 +270,11 @@ def _at_line(node: Definition, line: int) -> Definition:
     return copied
 
 
+def parameter_names(function: FunctionNode) -> list[str]:
+    """Return the names of all parameters but `*args` and `**kwargs`; of a method, `self` too."""
+    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
 def parameters_of(node: FunctionNode, *, of_class: bool) -> tuple[Parameter, ...]:
     """Return the parameters in order, without `*args`, `**kwargs` and a method's `self`."""
     positional = [*node.args.posonlyargs, *node.args.args]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from kernel_lsp.source.call_arguments import Function, Module, Place, literal_of
+from kernel_lsp.source.call_arguments import Module, Place, literal_of
+from kernel_lsp.source.python_file import FunctionNode
 from kernel_lsp.source.workspace_files import (
     MAX_FILES,
     MAX_PASSED_ON,
@@ -48,7 +49,10 @@ class _CallReader:
         for file, names in self._callers_of(target, called):
             module = self._module(file, n_factories)
             inside = {
-                id(each): node for node in ast.walk(file.tree) if isinstance(node, Function) for each in ast.walk(node)
+                id(each): node
+                for node in ast.walk(file.tree)
+                if isinstance(node, FunctionNode)
+                for each in ast.walk(node)
             }
             for call in map(_without_partial, file.calls):
                 if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(call.func) in names:

@@ -140,9 +140,8 @@ def task_features(task: Task) -> dict[str, float]:
     sizes = {symbol.name: symbol.captured for symbol in task.symbols}
     shapes = _captured_shapes(task)
     elements = [math.prod(shape) for shape in shapes.values()]
-    graphs = [graph for graph in (task.forward, task.backward) if graph is not None]
-    nodes = [node for graph in graphs for node in graph.nodes]
-    outputs = [out.type for graph in graphs for out in graph.outputs if out.type is not None]
+    nodes = [node for graph in task.graphs for node in graph.nodes]
+    outputs = [out.type for graph in task.graphs for out in graph.outputs if out.type is not None]
     n_out = [math.prod(_size(text, sizes) for text in each.shape) for each in outputs]
     row = max((shape[-1] for shape in shapes.values() if shape), default=1)
     found = {
@@ -211,9 +210,8 @@ def log2(value: float) -> float:
 
 def graph_hash(task: Task) -> str:
     """Return a hash of the operators and their dependences: equal for the same graph at other sizes."""
-    graphs = [graph for graph in (task.forward, task.backward) if graph is not None]
     rows = []
-    for graph in graphs:
+    for graph in task.graphs:
         places = {name: place for place, name in enumerate((*graph.inputs, *(node.name for node in graph.nodes)))}
         rows += [[node.op, *(places.get(name, -1) for name in node.reads)] for node in graph.nodes]
     return sha256_of(json.dumps(rows), SHORT_DIGITS)
@@ -221,7 +219,7 @@ def graph_hash(task: Task) -> str:
 
 def family(task: Task) -> str:
     """Return the kinds of heavy operators in the graph, e.g. ``product+reduction``; ``pointwise`` where it has none."""
-    nodes = [node for graph in (task.forward, task.backward) if graph is not None for node in graph.nodes]
+    nodes = [node for graph in task.graphs for node in graph.nodes]
     return "+".join(kind for kind in HEAVY_KINDS if any(is_a(node.op, kind) for node in nodes)) or "pointwise"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from kernel_lsp.engine.inferred import candidate_inputs
 from kernel_lsp.source import workspace_calls
+from kernel_lsp.source.workspace_files import File
 
 LAYERS = """\
 import torch
@@ -129,8 +130,11 @@ def test_files_are_read_once_for_all_that_a_factory_is_given(tmp_path: Path, mon
     (tmp_path / "other.py").write_text("# make\n")
     n_read: collections.Counter[str] = collections.Counter()
     read = workspace_calls.read_file
-    monkeypatch.setattr(
-        workspace_calls, "read_file", lambda path, word: (n_read.update([path.name]), read(path, word))[1]
-    )
+
+    def counted(path: Path, word: str) -> File | None:
+        n_read[path.name] += 1
+        return read(path, word)
+
+    monkeypatch.setattr(workspace_calls, "read_file", counted)
     assert len([*workspace_calls.calls_elsewhere(tmp_path, tmp_path / "net.py", "Net")]) == 1
     assert n_read["other.py"] == 2  # for Net, and for make

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,33 +17,10 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.run.final_verification import SearchResult
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.request import ModelChoices, OptimizeRequest, SeedKernel, read_seed_kernel
-from tests.evolve.world import FakeDevice, Ran, World, kernel, reply
+from tests.evolve.world import FakeDevice, Program, Ran, Realized, World, kernel, reply
 from tests.scripted_model import ScriptedModel
 
 TARGET = "../model.py::scale"
-
-
-@dataclass(frozen=True)
-class Knob:
-    name: str = "speed"
-    values: tuple[int, ...] = (50, 60, 70, 80)
-    default: int = 80
-
-
-@dataclass(frozen=True)
-class Realized:
-    schedule: dict[str, int | str]
-    text: str
-    knobs: tuple[Knob, ...] = (Knob(),)
-    is_valid: bool = True
-
-
-class Program:
-    """Its kernels take 50, 60, 70 or 80 us."""
-
-    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
-        speed = schedule.get("speed", 80)
-        return Realized({"speed": speed}, kernel(float(speed)))
 
 
 async def searched(folder: Path, given: str) -> tuple[SearchResult, list[str]]:
@@ -52,7 +28,9 @@ async def searched(folder: Path, given: str) -> tuple[SearchResult, list[str]]:
     seed = SeedKernel(name="scale.cu", text=given).candidate(TARGET)
     with Archive(folder) as archive:
         run_id = archive.start_run("model.py::scale", {})
-        search = Search(run_id, Program(), FakeDevice(), archive, SearchSettings(2, 4, 0, (seed,)))
+        search = Search(
+            run_id, Program(speeds=(50, 60, 70, 80)), FakeDevice(), archive, SearchSettings(2, 4, 0, (seed,))
+        )
         events = [event async for event in search.run()]
     assert search.result is not None
     return search.result, [event.candidate_id for event in events if isinstance(event, CandidateProposed)]

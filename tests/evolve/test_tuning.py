@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,35 +19,9 @@ from kernel_lsp.evolve.run import final_verification
 from kernel_lsp.evolve.run.final_verification import SearchResult, TimeLimit
 from kernel_lsp.evolve.run.generations import Search, SearchSettings
 from kernel_lsp.evolve.run.reuse import TunedSchedule, TunedSchedules, tuned_key
-from tests.evolve.world import TASK, FakeDevice, kernel, verdict_of
+from tests.evolve.world import TASK, FakeDevice, Knob, Program, Realized, kernel, verdict_of
 
 KEY = tuned_key(TASK, "H200", "estimated")
-
-
-@dataclass(frozen=True)
-class Knob:
-    name: str = "speed"
-    values: tuple[int | str, ...] = tuple(range(50, 90))
-    default: int | str = 80
-
-
-@dataclass(frozen=True)
-class Realized:
-    schedule: dict[str, int | str]
-    text: str
-    knobs: tuple[Knob, ...] = (Knob(),)
-    is_valid: bool = True
-
-
-class Program:
-    """Kernels take as long as their knob says. `version` changes the text of all."""
-
-    def __init__(self, version: str = "") -> None:
-        self.version = version
-
-    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
-        speed = schedule.get("speed", 80)
-        return Realized({"speed": speed}, kernel(float(speed)) + self.version)
 
 
 class Device(FakeDevice):

@@ -253,3 +253,29 @@ def numbered(
 ) -> Callable[[ModelRequest], str | Replied | ModelFailed]:
     """Answers by the number of the proposal that asks."""
     return lambda request: make(request.sample)
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str = "speed"
+    values: tuple[int | str, ...] = tuple(range(50, 90))
+    default: int | str = 80
+
+
+@dataclass(frozen=True)
+class Realized:
+    schedule: dict[str, int | str]
+    text: str
+    knobs: tuple[Knob, ...] = (Knob(),)
+    is_valid: bool = True
+
+
+class Program:
+    """Kernels take as long as their knob says, one of `speeds` us. `version` changes the text of all."""
+
+    def __init__(self, version: str = "", speeds: tuple[int, ...] = tuple(range(50, 90))) -> None:
+        self.version, self.knobs = version, (Knob(values=speeds),)
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        speed = schedule.get("speed", 80)
+        return Realized({"speed": speed}, kernel(float(speed)) + self.version, self.knobs)

@@ -45,7 +45,7 @@ from kernel_lsp.verify.session.pipeline import Platform
 from kernel_lsp.verify.session.session import FIRST_CAPTURE_NUMBER
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.session.verifier import Verifier
-from tests.corpora import COMPILE_DEADLINE_S, Kernel
+from tests.corpora import COMPILE_DEADLINE_S, Kernel, task_of
 from tests.ledger.entry import Entry, Run, digest, entry_of
 
 PIPELINE = "kernel_lsp.verify.session.pipeline"
@@ -82,7 +82,7 @@ async def recorded(kernels: Sequence[Kernel], settings: Settings | None = None) 
             async with turns:
                 return await _entries(bench, group)
 
-        groups = [list(group) for _, group in groupby(sorted(kernels, key=_task_of), key=_task_of)]
+        groups = [list(group) for _, group in groupby(sorted(kernels, key=task_of), key=task_of)]
         for finished in asyncio.as_completed([asyncio.create_task(in_turn(group)) for group in groups]):
             yield await finished
 
@@ -226,10 +226,6 @@ def _raised(kernel: Kernel, error: Exception) -> Entry:
     message = error.message if isinstance(error, KernelLspError) else str(error)
     said = f"raised {type(error).__name__}: {message.partition(chr(10))[0]}"
     return entry_of(kernel.file.name, kernel.task_line, said, [], [])
-
-
-def _task_of(kernel: Kernel) -> tuple[str, str, bool]:
-    return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
 
 
 def _scalars_of(task: Task) -> str:

@@ -46,6 +46,12 @@ async def executor():
         yield started
 
 
+SPIN = 'extern "C" __global__ void spin(float* out) { while (out[0] < 1) out[0] *= 0.5f; }'
+SPINNING = BoundLaunch(
+    kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
+)
+
+
 def buffers(directory, x, out, **changes):
     """The two tensors as files."""
     x.tofile(directory / "x")
@@ -207,41 +213,32 @@ async def test_text_that_is_not_ptx_is_unsupported(executor):
 
 
 async def test_a_loop_without_end_is_timed_out_and_the_executor_lives_on(executor, compile_cuda, tmp_path):
-    built = compile_cuda('extern "C" __global__ void spin(float* out) { while (out[0] < 1) out[0] *= 0.5f; }')
+    built = compile_cuda(SPIN)
     await executor.load(built.ptx, "k.cu")
-    step = BoundLaunch(
-        kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
-    )
     files = buffers(tmp_path, np.ones(1, "f4"), np.zeros(2, "f4"), is_initialised=True)
-    outcome = await executor.run(files, [step], {}, RunOptions(max_instructions=10**6))
+    outcome = await executor.run(files, [SPINNING], {}, RunOptions(max_instructions=10**6))
     assert isinstance(outcome, TimedOut)
     assert isinstance(await executor.load(built.ptx, "k.cu"), Loaded)
 
 
 async def test_a_missed_deadline_ends_the_process_and_the_next_load_starts_one(executor, compile_cuda, tmp_path):
-    built = compile_cuda('extern "C" __global__ void spin(float* out) { while (out[0] < 1) out[0] *= 0.5f; }')
+    built = compile_cuda(SPIN)
     await executor.load(built.ptx, "k.cu")
-    step = BoundLaunch(
-        kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
-    )
     files = buffers(tmp_path, np.ones(1, "f4"), np.zeros(2, "f4"), is_initialised=True)
     options = RunOptions(max_instructions=10**13, cpu_s=0.5)
-    assert isinstance(await executor.run(files, [step], {}, options), TimedOut)
+    assert isinstance(await executor.run(files, [SPINNING], {}, options), TimedOut)
     assert isinstance(await executor.load(built.ptx, "k.cu"), Loaded)
 
 
 async def test_a_parent_that_ignores_the_signal_lifts_no_limit(compile_cuda, tmp_path):
-    built = compile_cuda('extern "C" __global__ void spin(float* out) { while (out[0] < 1) out[0] *= 0.5f; }')
-    step = BoundLaunch(
-        kernel="spin", grid=(1, 1, 1), block=(1, 1, 1), shared_bytes=0, arguments=(TensorArgument(tensor="out"),)
-    )
+    built = compile_cuda(SPIN)
     files = buffers(tmp_path, np.ones(1, "f4"), np.zeros(2, "f4"), is_initialised=True)
     before = signal.signal(signal.SIGPROF, signal.SIG_IGN)
     try:
         async with PtxExecutor() as executor:
             await executor.load(built.ptx, "k.cu")
             options = RunOptions(max_instructions=10**13, cpu_s=0.5)
-            assert isinstance(await executor.run(files, [step], {}, options), TimedOut)
+            assert isinstance(await executor.run(files, [SPINNING], {}, options), TimedOut)
     finally:
         signal.signal(signal.SIGPROF, before)
 

@@ -1,4 +1,4 @@
-"""The codes of all findings in a text."""
+"""The codes of the findings in a text: which ones, and in the order of the text."""
 
 from __future__ import annotations
 
@@ -11,3 +11,7 @@ def cuda_codes(text: str) -> set[str]:
 
 def pytorch_codes(text: str) -> set[str]:
     return {finding.code for finding in pytorch.check(text)}
+
+
+def ordered_cuda_codes(text: str) -> list[str]:
+    return [finding.code for finding in cuda.check(text)]

@@ -7,14 +7,11 @@ import time
 import pytest
 
 from kernel_lsp.rules import cuda, pytorch
+from tests.rules.found_codes import ordered_cuda_codes as codes
 
 HALVED = "__global__ void halve(float* __restrict__ x, int n) {{\n{}  if (n > 0) x[threadIdx.x] *= 0.5;\n}}\n"
 GENEROUS_S = 5.0
 """Each of these took a tenth of it or less; before, seconds."""
-
-
-def codes(text: str) -> list[str]:
-    return [finding.code for finding in cuda.check(text)]
 
 
 def nested(depth: int) -> str:

@@ -13,6 +13,7 @@ from kernel_lsp.rules import cuda
 from kernel_lsp.rules.cuda.checking import MAX_FINDINGS
 from kernel_lsp.rules.finding import apply_fix
 from kernel_lsp.rules.registry import rules_of
+from tests.rules.found_codes import ordered_cuda_codes as codes
 
 ROOT = Path(__file__).parent.parent.parent
 N_EDITS = 60
@@ -366,10 +367,6 @@ def test_host_code_is_read_behind_the_last_finding() -> None:
 # --- below: what the tests share
 
 KERNEL = "__global__ void k(const float* __restrict__ x, float* __restrict__ out, int n) {{\n{body}}}\n"
-
-
-def codes(text: str) -> list[str]:
-    return [finding.code for finding in cuda.check(text)]
 
 
 def in_kernel(body: str) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from kernel_lsp.rules import cuda
 from kernel_lsp.rules.cuda.host.repeated_arguments import repeated_arguments
 from kernel_lsp.rules.finding import apply_fix
+from tests.rules.found_codes import ordered_cuda_codes as codes
 
 ROW = "int row = blockIdx.x * blockDim.x + threadIdx.x;\nif (row >= n) return;\n"
 LINE = "int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -240,10 +241,6 @@ def test_arguments_are_compared_as_they_are_written(launch: str, pairs: dict | N
 
 
 # --- below: what the tests share
-
-
-def codes(text: str) -> list[str]:
-    return [finding.code for finding in cuda.check(text)]
 
 
 def in_kernel(body: str) -> list[str]:

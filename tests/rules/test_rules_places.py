@@ -37,10 +37,6 @@ def functions_of(text: str) -> list[Function]:
     return [f for definition in file.definitions if (f := read_function(definition, file)) is not None]
 
 
-def codes(text: str) -> list[str]:
-    return [finding.code for finding in cuda.check(text)]
-
-
 @pytest.mark.parametrize("text", [NESTED, *(rule.bad for rule in rules_of("cuda"))])
 def test_branches_and_loops_around_a_call_are_those_of_the_tree(text: str) -> None:
     for function in functions_of(text):

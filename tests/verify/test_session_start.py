@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,19 @@ async def test_a_module_that_was_loaded_last_is_not_loaded_again() -> None:
     assert await loads(pool_with(MODULE), MODULE, MODULE) == ["the text"]
 
 
-async def test_a_pool_that_several_evaluators_enter_starts_one_executor() -> None:
+def counted_executors() -> tuple[Callable[[], Executor], list[Executor]]:
+    """Return a function that makes executors, and the list of those that it made."""
     made: list[Executor] = []
 
     def make() -> Executor:
         made.append(Executor())
         return made[-1]
 
+    return make, made
+
+
+async def test_a_pool_that_several_evaluators_enter_starts_one_executor() -> None:
+    make, made = counted_executors()
     pool = ExecutorPool(make, 2, 1)
     for _ in range(2):
         pool.start()
@@ -99,12 +106,7 @@ async def test_a_pool_that_several_evaluators_enter_starts_one_executor() -> Non
 
 
 async def test_what_one_candidate_needs_at_once_starts_together() -> None:
-    made: list[Executor] = []
-
-    def make() -> Executor:
-        made.append(Executor())
-        return made[-1]
-
+    make, made = counted_executors()
     n_builds = itertools.count()
 
     async def build() -> str:
@@ -263,12 +265,7 @@ async def test_an_executor_that_died_meanwhile_loads_again() -> None:
 
 
 async def test_a_pool_that_nobody_used_ends_its_first() -> None:
-    made: list[Executor] = []
-
-    def make() -> Executor:
-        made.append(Executor())
-        return made[-1]
-
+    make, made = counted_executors()
     pool = ExecutorPool(make, 2, 1)
     pool.start_with(asyncio.get_running_loop().create_future)  # it never comes to its value
     await asyncio.sleep(0.01)

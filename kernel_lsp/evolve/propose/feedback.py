@@ -190,7 +190,7 @@ def digest_of(report: ProfileReport) -> ProfileDigest:
 
 def facts_of_task(task: Task) -> frozenset[str]:
     """Return the facts that hold for every kernel of the task."""
-    nodes = (*task.forward.nodes, *(task.backward.nodes if task.backward is not None else ()))
+    nodes = [node for graph in task.graphs for node in graph.nodes]
     tests = {
         "reduction": any(_REDUCTIONS.match(node.op) for node in nodes),
         "contraction": any(_CONTRACTIONS.match(node.op) for node in nodes),

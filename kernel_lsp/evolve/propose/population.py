@@ -117,7 +117,7 @@ INNOVATIONS: TypeAdapter[tuple[Innovation, ...]] = TypeAdapter(tuple[Innovation,
 
 def operators_of(task: Task) -> dict[str, int]:
     """Count the calls of each ATen operator, forward and backward."""
-    nodes = (*task.forward.nodes, *(task.backward.nodes if task.backward is not None else ()))
+    nodes = [node for graph in task.graphs for node in graph.nodes]
     return dict(sorted(Counter(".".join(node.op.split(".")[:2]) for node in nodes).items()))
 
 

@@ -84,7 +84,7 @@ class TunedSchedules(KeyedCache[TunedSchedule]):
 
 def tuned_key(task: Task, gpu: str, kind: Literal["measured", "estimated"]) -> TunedKey:
     """Return the key of a task: equal for the same computation in another file."""
-    graphs = [_plain(graph) for graph in (task.forward, task.backward) if graph is not None]
+    graphs = [_plain(graph) for graph in task.graphs]
     text = json.dumps([graphs, [argument.model_dump(mode="json") for argument in task.arguments]], sort_keys=True)
     return TunedKey(
         graphs=sha256_of(text),

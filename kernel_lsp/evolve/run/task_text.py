@@ -51,8 +51,7 @@ def signatures(task: Task) -> tuple[str, ...]:
 def task_floor_us(task: Task, gpu: GpuSpec) -> float:
     """Return the speed of light of the forward, plus the backward if there is one, at the captured sizes."""
     sizes = captured_sizes(task)
-    graphs = [task.forward] if task.backward is None else [task.forward, task.backward]
-    floors = (graph_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations) for graph in graphs)
+    floors = (graph_floor(graph, sizes, gpu, estimate_eager(graph, sizes, gpu).n_operations) for graph in task.graphs)
     return sum(floor.time_us for floor in floors)
 
 

@@ -88,11 +88,11 @@ def module_use(task: Task) -> list[str]:
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
         *packed("state=(", list(map(string_literal, state)), "),", depth=2),
-        *(dict_rows("settings={", items, "},", depth=2) if items else []),
-        *(dict_rows("code={", _code(task), "},", depth=2) if task.module_code else []),
+        *(dict_rows("settings={", items) if items else []),
+        *(dict_rows("code={", _code(task)) if task.module_code else []),
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
-        *(dict_rows("modes={", parts, "},", depth=2) if parts else []),
-        *(dict_rows("tied={", ties, "},", depth=2) if ties else []),
+        *(dict_rows("modes={", parts) if parts else []),
+        *(dict_rows("tied={", ties) if ties else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("
     return call_of_lines(before, lines, "),", depth=1)

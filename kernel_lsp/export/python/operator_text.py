@@ -276,14 +276,13 @@ class OperatorText:
     def _is_taken(self, name: str) -> bool:
         """Return True if every operation takes the number, or computes nothing from it. A backward that is given what
         the forward kept has the number in that."""
-        graphs = [self.task.forward] if self.task.backward is None else [self.task.forward, self.task.backward]
-        is_known = any(name in graph.numbers for graph in graphs)
+        is_known = any(name in graph.numbers for graph in self.task.graphs)
         is_kept = bool(given_by_forward(self.plan)) and name in names_in_steps(self.plan.forward)
         return all(
             name in names_in_steps(operation)
             or (is_known and name not in graph.numbers)
             or (is_kept and operation is not self.plan.forward)
-            for operation, graph in zip(self.plan.operations, graphs, strict=False)
+            for operation, graph in zip(self.plan.operations, self.task.graphs, strict=False)
         )
 
     def _is_last(self, index: int) -> bool:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kernel_lsp.core.expression import (
     COMPARISONS,
+    NEGATION_PRECEDENCE,
+    NOT_PRECEDENCE,
+    PRECEDENCE,
     Binary,
     Call,
     Constant,
@@ -24,8 +27,7 @@ INDENT = "    "
 MAX_CALL_LINES = 3
 """Lines of a call with all arguments on one line; longer calls pass rows of arguments."""
 
-_PRECEDENCE = {"or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6}
-_NOT, _NEGATION, _TIGHTEST = 3, 7, 8
+_TIGHTEST = 8
 
 Rename = Callable[[str], str]
 
@@ -98,11 +100,12 @@ def signature_lines(before: str, items: Sequence[str], after: str) -> list[str]:
     return [before, *(INDENT + line.replace("\0", " ") for line in listed), f"{after}  # fmt: skip"]
 
 
-def dict_rows(before: str, items: Sequence[str], after: str, depth: int) -> list[str]:
-    """Print a dict over few lines: where it is long, as several dicts side by side."""
-    if len(lines := literal(before, items, after, depth)) == 1:
+def dict_rows(before: str, items: Sequence[str]) -> list[str]:
+    """Print a dict as an argument of a call at depth 2 over few lines: where it is long, as several dicts side by
+    side."""
+    if len(lines := literal(before, items, "},", 2)) == 1:
         return lines
-    return literal(before, ["**{" + ", ".join(row) + "}" for row in rows(items, depth + 1)], after, depth)
+    return literal(before, ["**{" + ", ".join(row) + "}" for row in rows(items, 3)], "},", 2)
 
 
 def literal(before: str, items: Sequence[str], after: str, depth: int = 0) -> list[str]:
@@ -183,15 +186,15 @@ def _python(expression: Expression, rename: Rename, outer: int) -> str:
     match expression:
         case Constant(value):
             text = python_number(value)
-            return parenthesized(text, _NEGATION if text.startswith("-") else _TIGHTEST, outer)
+            return parenthesized(text, NEGATION_PRECEDENCE if text.startswith("-") else _TIGHTEST, outer)
         case Name(name):
             return rename(name)
         case Unary(operator, operand):
-            precedence = _NOT if operator == "not" else _NEGATION
+            precedence = NOT_PRECEDENCE if operator == "not" else NEGATION_PRECEDENCE
             sign = "not " if operator == "not" else "-"
             return parenthesized(sign + _python(operand, rename, precedence), precedence, outer)
         case Binary(operator, left, right):
-            precedence = _PRECEDENCE[operator]
+            precedence = PRECEDENCE[operator]
             left_outer = precedence + 1 if operator in COMPARISONS else precedence
             text = f"{_python(left, rename, left_outer)} {operator} {_python(right, rename, precedence + 1)}"
             if operator in ("and", "or") and not (_is_boolean(left) and _is_boolean(right)):

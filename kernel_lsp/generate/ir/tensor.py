@@ -293,6 +293,12 @@ class Tensor:
         return f"{self.name}#{self.serial}: {self.dtype}{list(self.shape)} {type(self.definition).__name__}"
 
 
+def is_view(tensor: Tensor) -> bool:
+    """Return True if each element is one of another tensor, whatever the index."""
+    definition = tensor.definition
+    return isinstance(definition, Pointwise) and isinstance(definition.body, Access) and definition.body.mask is None
+
+
 def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:
     """Return the runs of outer (``o``) and reduced (``r``) dims of a reduction with their extents, in memory order.
     Dims of size 1 are left out."""

@@ -7,18 +7,12 @@ from collections.abc import Sequence
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.digest import digest_of, operands_first
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar, rewrite
-from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor, is_view
 
 MIN_STEPS = 8
 """Minimum steps of a loop: fewer are kernels of their own."""
 MAX_STEP_TENSORS = 128
 """Maximum tensors of one step: the search takes time in proportion, and a kernel's text, too."""
-
-
-def is_view(tensor: Tensor) -> bool:
-    """Return True if each element is one of another tensor, whatever the index."""
-    definition = tensor.definition
-    return isinstance(definition, Pointwise) and isinstance(definition.body, Access) and definition.body.mask is None
 
 
 def through_views(scalar: Scalar) -> Scalar:

@@ -10,10 +10,10 @@ from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, compare, index_value, masked, rewrite, select
-from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor, is_view
 from kernel_lsp.generate.loops.bodies import loop_of
 from kernel_lsp.generate.loops.joined import with_joined_steps
-from kernel_lsp.generate.loops.periods import find_steps, is_view, outline, through_views
+from kernel_lsp.generate.loops.periods import find_steps, outline, through_views
 from kernel_lsp.generate.loops.rebuilding import Rebuilder, UnknownDefinitionError
 from kernel_lsp.generate.loops.split_products import with_split_products
 from kernel_lsp.generate.loops.steps import NoLoopError, OpenSizesError, Steps

@@ -24,7 +24,7 @@ from kernel_lsp.source.inference.operations import (
     matmul,
 )
 from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
-from kernel_lsp.source.python_file import FunctionNode, PythonFile
+from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameter_names
 
 MAX_DEPTH = 12
 """Maximum calls inside of each other that are followed."""
@@ -330,7 +330,7 @@ class Interpreter:
                 forward = self._inherited(function.node, "forward")
                 if not isinstance(forward, FunctionNode):
                     return UNKNOWN
-                names = _parameter_names(forward)[1:]
+                names = parameter_names(forward)[1:]
                 self.called.append((function, dict(zip(names, positional, strict=False)) | keywords))
                 return self._follow(function, forward, positional, keywords)
             case Layer():
@@ -347,7 +347,7 @@ class Interpreter:
     def _construct(self, node: ast.ClassDef, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         constructor = self._inherited(node, "__init__")
         of_fields = [field.name for field in self.fields(node)]
-        names = _parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else of_fields
+        names = parameter_names(constructor)[1:] if isinstance(constructor, FunctionNode) else of_fields
         given = dict(zip(names, positional, strict=False)) | dict(keywords)
         instance = self.construct(node, given)
         self.constructed.append((instance, given))
@@ -356,7 +356,7 @@ class Interpreter:
     def _follow(
         self, owner: Instance | None, node: FunctionNode, positional: Sequence[object], keywords: Mapping[str, object]
     ) -> object:
-        names = _parameter_names(node)
+        names = parameter_names(node)
         is_static = any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list)
         values = [owner, *positional] if owner is not None and not is_static else list(positional)
         scope = dict.fromkeys(names, UNKNOWN) | self.defaults(node) | dict(zip(names, values, strict=False))
@@ -472,12 +472,8 @@ def _parts(value: object, names: Sequence[ast.expr]) -> list[object]:
     return list(value) if isinstance(value, list) and len(value) == len(names) else [UNKNOWN] * len(names)
 
 
-def _parameter_names(function: FunctionNode) -> list[str]:
-    return [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-
-
 def _self_name(constructor: FunctionNode) -> str:
-    return next(iter(_parameter_names(constructor)), "self")
+    return next(iter(parameter_names(constructor)), "self")
 
 
 def _names(node: ast.expr) -> set[str]:

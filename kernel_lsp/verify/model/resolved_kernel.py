@@ -197,7 +197,7 @@ def check_contract(plan: LaunchPlan, task: Task, *, operation_names: tuple[str, 
     """Return findings where the plan's operations lack the task's inputs or outputs. `operation_names` are those that
     the task needs, forward first."""
     findings: list[Finding] = []
-    for name, graph in zip(operation_names, _graphs(task), strict=False):
+    for name, graph in zip(operation_names, task.graphs, strict=False):
         operation = plan.operation(name)
         if operation is not None and operation is plan.backward:
             operation = chained_backward(plan)
@@ -213,10 +213,6 @@ def operation_names(task: Task, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the operations to check: the plan's forward, and its backward when the task has one."""
     forward = plan.forward.name
     return (forward, f"{forward}_backward") if task.backward is not None else (forward,)
-
-
-def _graphs(task: Task) -> tuple[Graph, ...]:
-    return (task.forward,) if task.backward is None else (task.forward, task.backward)
 
 
 def _check_operation(operation: Operation, graph: Graph, task: Task) -> list[Finding]:

@@ -45,15 +45,7 @@ class Log(NoClock):
 
 async def evaluated(device: GpuDevice, folder: Path, name: str, clock: Log) -> GpuReport | GpuFailure:
     cases = [case(folder, name, n) for n in (SMALL, LARGE)]
-    job = GpuJob(
-        build=build(name),
-        cases=cases,
-        timed=cases[1:],
-        timer=clock,
-        may_vary=False,
-        rechecks=True,
-        seed=0,
-    )
+    job = GpuJob(build(name), cases, cases[1:], clock, may_vary=False, rechecks=True, seed=0)
     return await device.evaluate(job, StageTimes())
 
 
@@ -114,6 +106,10 @@ async def looked_at(after: asyncio.Event | None, failure: CheckOutcome | None) -
     return failure
 
 
+def job_beside(name: str, cases: list[DeviceCase], clock: Log, beside: asyncio.Task[CheckOutcome | None]) -> GpuJob:
+    return GpuJob(build(name), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+
+
 @pytest.mark.parametrize(("failure", "entries"), [(None, ["timed"]), (Crashed(message="a race"), [])])
 async def test_timing_waits_for_what_executors_look_at_beside_where_processors_are_few(
     tmp_path: Path, failure: CheckOutcome | None, entries: list[str], monkeypatch: pytest.MonkeyPatch
@@ -129,16 +125,7 @@ async def test_timing_waits_for_what_executors_look_at_beside_where_processors_a
     monkeypatch.setattr(gpu_attempt.Attempt, "_run_again", runs_again)
     cases = [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(everything_ran, failure))
-    job = GpuJob(
-        build("affine"),
-        cases,
-        cases,
-        clock,
-        may_vary=False,
-        rechecks=True,
-        seed=0,
-        beside=beside,
-    )
+    job = job_beside("affine", cases, clock, beside)
     async with gpu(tmp_path) as device:
         await device.evaluate(job, StageTimes())
     assert beside.done()
@@ -150,7 +137,7 @@ async def test_what_failed_beside_before_its_turn_does_not_run(tmp_path: Path) -
     await beside
     cases = [case(tmp_path, "wrong_value", SMALL)]
     clock = Log()
-    job = GpuJob(build("wrong_value"), cases, cases, clock, may_vary=False, rechecks=True, seed=0, beside=beside)
+    job = job_beside("wrong_value", cases, clock, beside)
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == []
@@ -162,16 +149,7 @@ async def test_many_processors_are_enough_for_executors_and_timing(
     monkeypatch.setattr(gpu_attempt, "MANY_PROCESSORS", 1)
     clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(asyncio.Event(), None))
-    job = GpuJob(
-        build("affine"),
-        cases,
-        cases,
-        clock,
-        may_vary=False,
-        rechecks=True,
-        seed=0,
-        beside=beside,
-    )
+    job = job_beside("affine", cases, clock, beside)
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == ["timed"]
@@ -186,16 +164,7 @@ async def test_executors_that_are_never_done_do_not_keep_the_gpu(
     monkeypatch.setattr(gpu_attempt, "MAX_WAIT_BESIDE_S", 0.1)
     clock, cases = Log(), [case(tmp_path, "affine", SMALL)]
     beside = asyncio.create_task(looked_at(asyncio.Event(), None))
-    job = GpuJob(
-        build("affine"),
-        cases,
-        cases,
-        clock,
-        may_vary=False,
-        rechecks=True,
-        seed=0,
-        beside=beside,
-    )
+    job = job_beside("affine", cases, clock, beside)
     async with gpu(tmp_path) as device:
         assert isinstance(await device.evaluate(job, StageTimes()), GpuReport)
     assert clock.entries == ["timed"]

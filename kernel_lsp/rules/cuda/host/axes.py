@@ -19,9 +19,7 @@ AxisSize = tuple[str, str, int, str]
 
 def axis_sizes(text: str) -> Iterator[AxisSize]:
     """Yield the sizes of kernels that check a coordinate along x and one along y, each against a parameter."""
-    for kernel in _KERNEL.finditer(text):
-        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
-        positions = {words[-1]: index for index, words in enumerate(given) if words}
+    for kernel, positions in _kernels_in(text):
         bounds = {axis: _bounds(kernel["body"], axis) for axis in AXES}
         sizes = {axis: [name for name in names if name[0] in positions] for axis, names in bounds.items()}
         if all(len(names) == 1 for names in sizes.values()) and sizes["x"] != sizes["y"]:
@@ -31,12 +29,17 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
 def linear_sizes(text: str) -> Iterator[tuple[str, int]]:
     """Yield the kernels in which each thread handles the element at its index across the grid, and the position of the
     parameter that the index is checked against."""
-    for kernel in _KERNEL.finditer(text):
-        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
-        positions = {words[-1]: index for index, words in enumerate(given) if words}
+    for kernel, positions in _kernels_in(text):
         bounds = _linear_bounds(kernel["body"]) & positions.keys()
         if len(bounds) == 1:
             yield kernel["name"], positions[next(iter(bounds))]
+
+
+def _kernels_in(text: str) -> Iterator[tuple[re.Match[str], dict[str, int]]]:
+    """Yield the kernels, each with the positions of its parameters by name."""
+    for kernel in _KERNEL.finditer(text):
+        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
+        yield kernel, {words[-1]: index for index, words in enumerate(given) if words}
 
 
 @lru_cache(maxsize=512)
