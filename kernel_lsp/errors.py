@@ -18,6 +18,15 @@ A verdict about a candidate is never an exception: see `kernel_lsp.core.verdict`
 
 from __future__ import annotations
 
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+def page(name: str, package: Path = PACKAGE) -> str:
+    """Return where a page of the documentation is: ``docs/NAME`` of a checkout, else the installed file."""
+    return f"docs/{name}" if (package.parent / "docs" / name).is_file() else str(package / "docs" / name)
+
 
 class KernelLspError(Exception):
     """Base of all. `file` and `line` (1-based) locate the fault where one is known."""

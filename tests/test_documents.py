@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.errors import page
+
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 FOLDERS = ("kernel_lsp", "tests", "scripts", "benchmarks", "examples", "docs")
@@ -14,12 +16,23 @@ OF_USERS = frozenset(("my_module.py", "tasks/000017_conv2d_gelu_add.py"))
 """Names of files that a page makes up."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_files_that_exist(page: Path) -> None:
+@pytest.mark.parametrize("file", PAGES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_page_names_files_that_exist(file: Path) -> None:
     known = {f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in ROOT.joinpath(folder).rglob("*.*")}
-    named, linked = names_in(page.read_text(encoding="utf-8"))
+    named, linked = names_in(file.read_text(encoding="utf-8"))
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in known)] == []
-    assert [name for name in linked if not page.parent.joinpath(name).exists()] == []
+    assert [name for name in linked if not file.parent.joinpath(name).exists()] == []
+
+
+def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.joinpath("kernel_lsp").rglob("*.py")]
+    named = sorted({name for text in texts for name in re.findall(r"""page\(['"]([\w-]+\.md)['"]\)""", text)})
+    assert named == ["checks.md", "generator.md", "kernel-format.md", "ptx-instructions.md"]
+    for name in named:
+        assert page(name) == f"docs/{name}"
+        assert page(name, tmp_path) == str(tmp_path / "docs" / name)
+        assert ROOT.joinpath("kernel_lsp", "docs", name).is_file()
+    assert '"docs/*.md"' in ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_a_path_in_prose_is_seen_and_none_in_a_code_block() -> None:

@@ -12,11 +12,12 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.recommendation import detail_lines, one_line
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.core.words import counted
+from kernel_lsp.errors import page
 from kernel_lsp.verify.session.start import SessionStart
 
 NOT_GENERAL = "not-general"
 """`verify/foreign/check_foreign.py` finds it; importing that takes numpy."""
-STRICT_ALONE = "--tolerance is for host code: kernels with a launch plan have the strict one (docs/checks.md)"
+STRICT_ALONE = f"--tolerance is for host code: kernels with a launch plan have the strict one ({page('checks.md')})"
 STYLES = {
     Severity.ERROR: "red",
     Severity.WARNING: "yellow",

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import Span
+from kernel_lsp.errors import page
 
 SOURCE = "plan"
 
@@ -66,7 +67,7 @@ _NEXT_STEP = {
     PlanCode.MISPLACED_DIRECTIVE: "put the line inside the block, below the '// op:' line that it belongs to",
     PlanCode.REPEATED_DIRECTIVE: "keep one of the two",
     PlanCode.NO_OPERATION: "add a line such as '// op: scale(x: f32[N], factor: float) -> (out: f32[N])'",
-    PlanCode.SYNTAX: "compare the line with docs/kernel-format.md",
+    PlanCode.SYNTAX: f"compare the line with {page('kernel-format.md')}",
     PlanCode.BAD_EXPRESSION: "use + - * / // % ceil_div min max, comparisons, and, or, not over dims and scalars",
     PlanCode.BAD_DTYPE: "use f64 f32 f16 bf16 i64 i32 i16 i8 u8 bool for tensors; float, int, bool for scalars",
     PlanCode.BAD_NAME: "use a name of letters, digits and _ that is no keyword of the plan",

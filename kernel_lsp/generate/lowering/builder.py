@@ -10,7 +10,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Expression, ExpressionError, free_names, parse
 from kernel_lsp.core.expression import Constant as ExpressionConstant
 from kernel_lsp.core.task import GraphNode, TensorType
-from kernel_lsp.errors import TargetError
+from kernel_lsp.errors import TargetError, page
 from kernel_lsp.generate.identifiers import identifier
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index
@@ -245,7 +245,7 @@ class Call:
             file=source.file if source else None,
             line=source.line if source else None,
             next_step="leave this call outside the target, or write it with operators that the generator knows"
-            " (docs/generator.md lists them)",
+            f" ({page('generator.md')} lists them)",
         )
 
     def raw(self, position: int, name: str, default: Any = None) -> Any:

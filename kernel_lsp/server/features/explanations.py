@@ -12,6 +12,7 @@ from pathlib import Path
 
 import kernel_lsp
 from kernel_lsp.config import default_cache_directory
+from kernel_lsp.errors import page
 from kernel_lsp.process.atomic_files import write_atomically
 
 EXPLANATIONS = {
@@ -186,9 +187,9 @@ EXPLANATIONS = {
         from several families (normal, large, tiny, ties, small sizes, other shapes), since a kernel that is correct on
         one may be incorrect on others.""",
     "timed-out": "The kernel did not end within its limit of instructions or of CPU time. Look for a loop that waits.",
-    "unsupported": """
-        The executor met an instruction or feature that it does not support (docs/ptx-instructions.md lists them), or
-        had too little CPU time for a check, as the message says: the kernel is neither verified nor incorrect. On a
+    "unsupported": f"""
+        The executor met an instruction or feature that it does not support (listed in {page("ptx-instructions.md")}),
+        or had too little CPU time for a check, as the message says: the kernel is neither verified nor incorrect. On a
         machine with a GPU *Measure now* may decide.""",
     "crashed": "The process that ran the kernel died. On a GPU the kernel would have destroyed the CUDA context.",
     "rejected": "The kernel was not run, because it contains a forbidden construct. The findings give the lines.",
@@ -223,7 +224,9 @@ def _of_plan(code: str) -> str:
     from kernel_lsp.plan.codes import PlanCode
 
     known = {plan_code.value: plan_code for plan_code in PlanCode}
-    return f"{code}: {known[code].next_step}. docs/kernel-format.md has the plan's grammar." if code in known else ""
+    return (
+        f"{code}: {known[code].next_step}. {page('kernel-format.md')} has the plan's grammar." if code in known else ""
+    )
 
 
 def _of_rule(code: str) -> str:

@@ -16,7 +16,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.verdict import BuildFailed, Built, TimedOut, Unsupported, Verdict
-from kernel_lsp.errors import EnvironmentProblem
+from kernel_lsp.errors import EnvironmentProblem, page
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.plan.codes import PlanCode
 from kernel_lsp.plan.parser import parse
@@ -40,7 +40,7 @@ from kernel_lsp.verify.devices.building import names_without_sizes
 NO_PLAN = "no launch plan, so nothing was run: add one at the top of the file"
 NO_KERNEL = "PyTorch code and no kernel: only the static rules were run"
 NO_TASK = "no task to check this kernel against: give --task model.py::symbol"
-PLAN_PAGE = "docs/kernel-format.md describes launch plans"
+PLAN_PAGE = f"{page('kernel-format.md')} describes launch plans"
 MAX_LOG_BYTES = 1 << 20
 CUBIN = "o.cubin"
 NVCC_OPTIONS = ("-cubin", "-std=c++17", "-lineinfo", "--keep", "-Xptxas", "-v")
