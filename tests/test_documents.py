@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.errors import page
+from tests.test_import_rules import ROOMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -33,6 +34,15 @@ def test_messages_name_pages_that_a_wheel_has_too(tmp_path: Path) -> None:
         assert page(name, tmp_path) == str(tmp_path / "docs" / name)
         assert ROOT.joinpath("kernel_lsp", "docs", name).is_file()
     assert '"docs/*.md"' in ROOT.joinpath("pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_architecture_names_every_room_in_order_and_every_package_of_a_room() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(ROOMS)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*)", text, re.MULTILINE))
+    packages = [path.parent for path in ROOT.glob("kernel_lsp/*/*/__init__.py")]
+    missing = [path.name for path in packages if not re.search(rf"`(\w+/)?{path.name}`", rows[path.parent.name])]
+    assert missing == []
 
 
 def test_a_path_in_prose_is_seen_and_none_in_a_code_block() -> None:

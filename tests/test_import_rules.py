@@ -47,7 +47,7 @@ ROOMS = (
     "server",
     "cli",
 )
-"""From the ground up: a room imports only rooms before it. Some are yet to be built."""
+"""From the ground up: a room imports only rooms before it. `docs/architecture.md` lists the same ones."""
 NO_ROOM = ("__init__", "__main__")
 
 WHERE_ALLOWED = {

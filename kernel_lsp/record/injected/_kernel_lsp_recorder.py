@@ -372,14 +372,9 @@ class Recorder:
         return (name, kind, value if kind in (*SCALARS, str, type(None)) else None)
 
     def _read_range(self, configuration, name, value):
-        if (
-            not self._is_tensor(value)
-            or value.is_floating_point()
-            or value.dtype is self.torch.bool
-            or not value.numel()
-        ):
+        if not self._is_tensor(value) or value.is_floating_point() or value.dtype is self.torch.bool:
             return
-        if value.is_cuda and self.torch.cuda.is_current_stream_capturing():
+        if not value.numel() or (value.is_cuda and self.torch.cuda.is_current_stream_capturing()):
             return
         configuration.ranges.setdefault(name, []).append(tuple(self.torch.aminmax(value.detach())))
 
