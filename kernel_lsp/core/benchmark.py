@@ -64,8 +64,8 @@ class BenchEntry(Noun):
     first_kernel_s: float | None = None
     """Seconds from the captured task to the first correct kernel with a time."""
     stages_s: dict[str, float] = {}
-    """Seconds of the capture, the search and the full check; after ``full check: `` those of its stages, of which
-    concurrent ones say so. ``end of processes`` comes after the result."""
+    """Seconds of the capture, the search, the full check and, prefixed with ``full check: ``, its stages, of which
+    concurrent ones are marked. ``end of processes`` comes after the result."""
     cost_usd: float = 0.0
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 SHORT_DIGITS = 16
-"""Hexadecimal digits that tell the texts of one workspace apart."""
+"""Hexadecimal digits of a digest that identifies a text within one workspace."""
 
 
 def sha256_of(text: str, n_digits: int = 64) -> str:

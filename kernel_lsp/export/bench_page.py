@@ -282,7 +282,7 @@ def _source(entry: BenchEntry) -> str:
 
 
 def _is_whole(entry: BenchEntry) -> bool:
-    """Check whether the row's cells say everything that a page of documentation needs."""
+    """Check whether the row has every figure that a page of documentation shows."""
     return entry.status == "verified" and not entry.cut_short
 
 

@@ -142,11 +142,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """`device_us` excludes launch overhead; `parts_us` is the time of each resource alone."""
+    """Time of one launch. `device_us` excludes launch overhead."""
 
     device_us: float
     bound: Bound
-    parts_us: dict[str, float]
 
 
 BOUND_OF: dict[str, Bound] = {
@@ -168,12 +167,12 @@ BOUND_OF: dict[str, Bound] = {
 def launch_time(counters: LaunchCounters, resident: Occupancy, traffic: Traffic, gpu: GpuSpec) -> LaunchTime:
     """Estimate one launch with the occupancy `resident`. Counts of sampled blocks are scaled up."""
     if counters.n_blocks == 0:
-        return LaunchTime(0.0, "launch", {})
+        return LaunchTime(0.0, "launch")
     load = _Load(counters, resident, gpu)
     parts_us = {name: seconds * US_PER_S for name, seconds in _parts_s(load, traffic).items()}
     slowest = max(parts_us, key=lambda name: parts_us[name])
     total = sum(part**SMOOTH_MAXIMUM_POWER for part in parts_us.values()) ** (1.0 / SMOOTH_MAXIMUM_POWER)
-    return LaunchTime(total, BOUND_OF[slowest], parts_us)
+    return LaunchTime(total, BOUND_OF[slowest])
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,6 @@ class Support:
     """The strongest level of this machine without other programs, and the reasons for missing levels."""
 
     level: SandboxLevel
-    landlock_version: int
     has_bwrap: bool
     reasons: tuple[str, ...] = ()
 
@@ -122,7 +121,7 @@ def support() -> Support:
     """Detect the sandbox layers of this machine's kernel, once, without starting a program."""
     has_bwrap = shutil.which("bwrap") is not None
     if sys.platform != "linux":
-        return Support(SandboxLevel.NONE, 0, has_bwrap, (f"{sys.platform} has none of the layers",))
+        return Support(SandboxLevel.NONE, has_bwrap, (f"{sys.platform} has none of the layers",))
     reasons, version = [], landlock_version()
     if version == 0:
         reasons.append("the kernel has no Landlock (Linux 5.13 and later, when it is switched on)")
@@ -130,8 +129,8 @@ def support() -> Support:
     if not has_seccomp:
         reasons.append(f"no system-call filter for {platform.machine()} here")
     if version and has_seccomp:
-        return Support(SandboxLevel.LANDLOCK_SECCOMP, version, has_bwrap)
-    return Support(SandboxLevel.LANDLOCK if version else SandboxLevel.LIMITS, version, has_bwrap, tuple(reasons))
+        return Support(SandboxLevel.LANDLOCK_SECCOMP, has_bwrap)
+    return Support(SandboxLevel.LANDLOCK if version else SandboxLevel.LIMITS, has_bwrap, tuple(reasons))
 
 
 @functools.cache

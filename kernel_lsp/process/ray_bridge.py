@@ -30,7 +30,7 @@ OBJECT_STORE_BYTES = 80 << 20
 END_S = 5.0
 """Seconds for slots to end their relays."""
 ENTER_S = 10.0
-"""Seconds for a relay to come through the door, and to say its password."""
+"""Seconds for a relay to connect and to send its password."""
 AVOID_S = 20.0
 """Seconds for which new actors avoid a machine that was lost. Ray takes it for alive for 15 s, and its GPUs for free:
 actors that it sends there start nowhere until then, although another machine may have replaced it."""
@@ -143,7 +143,8 @@ class Slot:
 
 
 class Door:
-    """A TCP port where relays connect, each with a password that its slot was told. Without an address nobody can."""
+    """A TCP port for relays, each of which sends a password that its slot was given. Without an address it is
+    closed."""
 
     def __init__(self) -> None:
         self._address: tuple[str, int] | None = None
@@ -155,7 +156,7 @@ class Door:
         self._address = server.sockets[0].getsockname()[:2]
 
     def expect(self) -> tuple[str, int, str] | None:
-        """Return the host, the port and a new password; None where nobody can come."""
+        """Return the host, the port and a new password; None without an address."""
         if self._address is None:
             return None
         password = secrets.token_hex(32)
@@ -318,7 +319,8 @@ class Slots:
 
 
 async def _finish(call: Any) -> Any:
-    """Return the result of a call, which goes on when nobody waits any more: Ray's client ends over a cancelled one."""
+    """Return the result of a call, which continues when the waiting task is cancelled: a cancelled call ends Ray's
+    client."""
     return await asyncio.shield(asyncio.ensure_future(call))
 
 

@@ -67,7 +67,7 @@ class Machine(Place):
         return Stream(process.stdout, process.stdin, process)
 
     def problem(self, returncode: int, stderr: str) -> EnvironmentProblem:
-        """Return what ssh says, in short."""
+        """Return ssh's error in short."""
         last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), f"status {returncode}")
         for words, what, next_step in HINTS:
             if words in stderr:
@@ -80,7 +80,7 @@ class Machine(Place):
         return EnvironmentProblem(f"{self.name}: {last[:200]}", next_step=f"make `{self._login}` work")
 
     def silence(self) -> EnvironmentProblem:
-        """Return the error of a machine that takes the connection and then says nothing."""
+        """Return the error of a host that accepts the connection and does not reply."""
         return EnvironmentProblem(f"{self.name} does not answer", next_step=f"make `{self._login}` work at once")
 
 

@@ -39,7 +39,7 @@ class Place:
 
 
 def literal_of(node: ast.expr, place: Place, depth: int = 0) -> ast.expr | None:
-    """Return the literal that an expression stands for; None where the text does not say it."""
+    """Return the literal that an expression evaluates to; None where the text does not determine it."""
     if depth > MAX_STEPS:
         return None
     match node:

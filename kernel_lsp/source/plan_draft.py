@@ -21,7 +21,7 @@ from kernel_lsp.source.kernel_indices import (
 )
 
 BLOCK = 256
-"""Threads of a drafted launch, where the file says nothing of it."""
+"""Threads per block of a drafted launch for which the file states none."""
 TASK = "model.py::symbol"
 """Placeholder: no CUDA text names the PyTorch code that it computes."""
 RESERVED = frozenset({"and", "or", "not", "true", "false", "inf", "nan", "none", *FUNCTIONS})

@@ -298,7 +298,7 @@ def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
 
 
 def _sizes_of(inputs: Iterable[TensorInput | ScalarInput]) -> list[tuple[object, ...]]:
-    """Return what tells configurations apart: dtypes, shapes and numbers by name."""
+    """Return the dtypes, shapes and numbers by name, which identify a configuration."""
     return [(i.name, i.dtype, i.shape) if isinstance(i, TensorInput) else (i.name, i.value) for i in inputs]
 
 

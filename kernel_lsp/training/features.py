@@ -112,7 +112,7 @@ HEAVY_KINDS = ("reduction", "row", "loss", "scan", "product", "vector_product", 
 """Kinds of operators that decide which templates a graph needs; a family of tasks is a set of them."""
 KINDS = ("pointwise", *HEAVY_KINDS)
 TOKENS = ("__syncthreads", "mma.sync", "wgmma", "cp.async", "__shfl", "atomic", "for (", "__shared__", "float4")
-"""Words of CUDA text whose number tells templates apart."""
+"""Words of CUDA text whose counts distinguish templates."""
 
 
 def schedule_features(realized: RealizedLike, task: Task) -> dict[str, float]:

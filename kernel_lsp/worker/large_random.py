@@ -105,8 +105,8 @@ def _fill(values: torch.Tensor, fill: Callable[..., torch.Tensor], generator: to
 
 
 class DeferredRandom(TorchFunctionMode):
-    """Returns stand-ins for large tensors of `torch.rand` on processors. Once the user's code has returned, `seed_of`
-    tells which of its tensors are such. Code that looks at one, or computes with it, is ended by a RuntimeError, and
+    """Return placeholders for large tensors of `torch.rand` on the CPU. After the user's code, `seed_of` identifies
+    which of its tensors are placeholders. Code that reads one, or computes with it, is ended by a RuntimeError, and
     `was_read` is set."""
 
     def __init__(self) -> None:
@@ -151,7 +151,8 @@ class DeferredRandom(TorchFunctionMode):
 
 
 def _reads_metadata(function: Any) -> bool:
-    """Check whether a function reads a tensor's shape, say. A property comes as the `__get__` of its descriptor."""
+    """Check whether a function reads metadata alone, such as a shape. A property is called as the `__get__` of its
+    descriptor."""
     name = getattr(function, "__name__", "")
     return (getattr(function.__self__, "__name__", "") if name == "__get__" else name) in METADATA
 

@@ -253,7 +253,7 @@ def test_a_setting_names_a_level(setting: str) -> None:
 
 def test_a_level_that_is_not_there_is_an_error_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        confinement, "support", lambda: confinement.Support(SandboxLevel.LIMITS, 0, False, ("old kernel",))
+        confinement, "support", lambda: confinement.Support(SandboxLevel.LIMITS, False, ("old kernel",))
     )
     with pytest.raises(SettingError, match="old kernel"):
         sandbox_level("landlock+seccomp")
@@ -269,7 +269,7 @@ def test_a_bwrap_that_may_not_make_namespaces_is_an_error_in_its_own_words(
     program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(confinement, "support", lambda: Support(SandboxLevel.LIMITS, 0, True))
+    monkeypatch.setattr(confinement, "support", lambda: Support(SandboxLevel.LIMITS, True))
     confinement._bwrap_problem.cache_clear()
     with pytest.raises(SettingError, match="No permissions to create new namespace"):
         sandbox_level("bwrap")

@@ -34,7 +34,7 @@ FAULTS: dict[JudgeName, frozenset[str]] = {
 }
 """Judge -> outcomes that are its kind of fault."""
 ORDER: tuple[JudgeName, ...] = ("compilation", "memory", "numerics")
-"""Order in which faults show: a kernel that does not compile says nothing of its numerics."""
+"""Order in which kinds of fault are found: a kernel that does not compile has no numerical result."""
 EAGER, COMPILED = "eager", "compile"
 US_PER_MS = 1000.0
 LEVEL = re.compile(r"level[ _-]?(\d)(?!\d)", re.IGNORECASE)

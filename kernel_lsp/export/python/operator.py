@@ -96,7 +96,7 @@ def _operator(operator: OperatorText) -> list[str]:
 
 
 def _autograd_comment(operator: OperatorText) -> list[str]:
-    """Say where gradients come from, above the registration."""
+    """Return the comment above the registration that names the source of the gradients."""
     if not operator.is_differentiable:
         text = "It has no gradients."
     elif operator.backward is None:

@@ -316,7 +316,7 @@ class OperatorText:
 
 
 def _place(argument: TaskTensor | TaskScalar) -> str:
-    """Say where the module has an argument, unless its name says that."""
+    """Return the place of an argument in the module, unless its name states it."""
     place = argument.qualified_name or ""
     return "" if place.replace(".", "_") in ("", argument.name) else f", the module's {place}"
 

@@ -34,7 +34,7 @@ def plan_constant(written: LaunchPlan, named: LaunchPlan, operations: Sequence[O
 
 
 def _comment(operations: Sequence[OperationText]) -> str:
-    """Say where the contract and the launches stand, and how many there are."""
+    """Return the comment that states where the contract and the launches are, and their number."""
     forward, *backward = [len(operation.launches) for operation in operations]
     launches = f"{forward} launch{'es' * (forward != 1)}{''.join(f', {each} backward' for each in backward)}"
     return f"# Contract and launches: the plan at the top of {operations[0].name}.cu ({launches})."

@@ -413,8 +413,8 @@ def representatives(kernels: Sequence[RenderedKernel], known: dict[str, str]) ->
 
 
 def distinct(kernels: Sequence[RenderedKernel], names: dict[str, str]) -> tuple[RenderedKernel, ...]:
-    """Return the kernels that stand for themselves, and say of those with several launches that names are the first
-    one's."""
+    """Return the kernels to write: of several with one text the first, with a note that the names in it are those of
+    its own launch."""
     launched = list(names.values())
     note = "// Several launches share it; its names are those of the first.\n"
     return tuple(

@@ -219,7 +219,7 @@ def _with_earlier_sums(group: RowGroup) -> RowGroup:
 
 
 def _parted(entry: RowReduction, group: RowGroup) -> tuple[Scalar, Scalar] | None:
-    """Return what to sum in the first pass, and the value that stands for the sum; None where nothing is gained."""
+    """Return the first pass's summand, and the value that replaces the sum; None where this saves nothing."""
     factors = factors_of(entry.scalar)
     outer = [factor for factor in factors if group.column not in factor.variables]
     inner = [factor for factor in factors if group.column in factor.variables]

@@ -125,7 +125,7 @@ class AxisGeometry:
 
     @property
     def max_passed(self) -> int:
-        """Return the maximum number of input positions that a first tap lies behind that of tap 0."""
+        """Return the maximum number of input positions between tap 0 and a first tap."""
         return (self.tap_step - 1) * self.dilation // self.stride
 
     def n_rows(self, sizes: Sizes) -> Index:

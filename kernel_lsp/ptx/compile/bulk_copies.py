@@ -201,8 +201,8 @@ def _copy_bulk(e: Emitter, i: Instruction) -> None:
 
 
 def _end_group(e: Emitter, i: Instruction) -> None:
-    """Translate commit and wait of bulk groups, i.e. copies from shared memory.
-    Threads without such copies wait for nothing."""
+    """Translate commit and wait of bulk groups, i.e. copies from shared memory. A thread without such copies does
+    not wait."""
     if not e.has_bulk_stores:
         return
     if i.has("commit_group"):

@@ -90,7 +90,7 @@ def add_or_subtract(e: Emitter, i: Instruction) -> None:
 
 
 def add_with_carry(e: Emitter, i: Instruction) -> None:
-    """Translate `addc` and `subc`: the carry comes in, and goes out with `.cc`."""
+    """Translate `addc` and `subc`, which read the carry flag and, with `.cc`, write it."""
     name = i.opcode[:3]
     width = llvm_type(i.types()[-1])
     target, a, b = i.operands

@@ -115,9 +115,9 @@ def is_bulk_copy(one: Instruction) -> bool:
 
 
 def _late_loads(blocks: Sequence[Block]) -> Iterator[Instruction]:
-    """Return the loads whose thread may meet a barrier, or ask for a bulk copy, before it uses the value. Until then
-    the load may be under way, and only a proxy fence keeps a bulk copy from overwriting what it reads. The arrival at
-    an `mbarrier` goes the same way as the load, and follows it."""
+    """Return the loads whose thread may reach a barrier, or issue a bulk copy, before it uses the value. Until then
+    the load may be in flight, and only a proxy fence keeps a bulk copy from overwriting what it reads. The arrival
+    at an `mbarrier` uses the same proxy as the load and is ordered after it."""
     if not any(is_bulk_copy(one) for block in blocks for one in block.instructions):
         return
     for block in blocks:

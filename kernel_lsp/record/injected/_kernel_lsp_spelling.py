@@ -1,4 +1,4 @@
-"""Say a constructor's arguments as a pragma says them.
+"""Spell a constructor's arguments as a pragma does.
 
 Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
 """
@@ -15,13 +15,13 @@ from _kernel_lsp_calls import SCALARS
 
 LITERALS = (*SCALARS, str, tuple, list, type(None))
 CALLED = re.compile(r"(?!__main__)(?:[A-Za-z_]\w*\.)*_*[A-Z]\w*")
-"""Names of classes as a pragma says them."""
+"""Names of classes in the spelling of a pragma."""
 MAX_PARTS = 64
 """Maximum parts of a sequence that a pragma says: longer ones are data."""
 
 
 def init_of(frame):
-    """Return a constructor's arguments as a pragma says them, and the names of those that none can say."""
+    """Return a constructor's arguments in the spelling of a pragma, and the names of those that have none."""
     code, items, opaque = frame.f_code, [], []
     n_named = code.co_argcount + code.co_kwonlyargcount
     for name in code.co_varnames[1:n_named]:
@@ -95,7 +95,7 @@ def is_same(given, default):
 
 
 def literal(value):
-    """Return a number, a string or a sequence of them as a pragma says it; None for what it cannot say."""
+    """Return a number, a string or a sequence of them in the spelling of a pragma; None for other values."""
     if type(value) in (tuple, list):
         if len(value) > MAX_PARTS:
             return None

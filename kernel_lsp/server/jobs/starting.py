@@ -40,7 +40,7 @@ def start_job(
     following: Following = "",
     run_id: str = "",
 ) -> str:
-    """Start a job and return its id. `run_id` is that of a run that goes on: it is listed once."""
+    """Start a job and return its id. `run_id` is that of a resumed run, so that it is listed once."""
     job = Job(
         request=request,
         title=title,

@@ -43,7 +43,7 @@ def use_now(state: State, job: str | None) -> str:
 
 
 async def _use(state: State, run: VerifiedRun) -> None:
-    """End the search of a run that goes on, whose end then offers the result; offer that of a run that has ended."""
+    """End the search of a running run, which then offers its result; offer the result of an ended run."""
     if state.jobs.get(run.job) is not None:
         await state.engines.of(run.workspace).ask(TakeVerified(id=new_id(), job=run.job))
         return

@@ -53,7 +53,8 @@ def uses_as_data(function: Function, pointers: Collection[int]) -> Iterator[tupl
 
 @OncePerCode
 def _uses_as_data(function: Function, pointers: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """Return each such parameter's position, and that of the statement."""
+    """Return the position of each pointer parameter that is computed with, and the number of the first statement
+    that does so."""
     values, found = _values(function, pointers), list[tuple[int, int]]()
     seen = set[int]()
     for nth in _readers(function, values):

@@ -351,7 +351,7 @@ async def _to_its_end(kernel: LoadedKernel, case: Case, bound: BoundOperation, o
 
 
 def _timeout_of(kernel: LoadedKernel, case: Case, outcome: TimedOut) -> TimedOut | Skipped:
-    """Return what a case's timeout means: nothing where it is larger than any that was asked for."""
+    """Return the meaning of a case's timeout: inconclusive (`Skipped`) for a case larger than every requested one."""
     if case.may_not_end:
         return Skipped(outcome.message) if kernel.code.is_alive else outcome
     if _is_endless(outcome):

@@ -52,7 +52,7 @@ class MeasuringGpu:
 
 
 class Untimed:
-    """A timer that times nothing, where only correctness is asked for."""
+    """A timer for checks of correctness alone: it measures nothing."""
 
     async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
         """Return at once: there are no baselines."""

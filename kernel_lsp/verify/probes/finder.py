@@ -57,7 +57,7 @@ WIDE = Budget(1 << 20, MAX_WIDE_ELEMENTS)
 FAR = Budget(80_000_000, or_captured=True)
 """1 to 2 s for PyTorch."""
 FARTHEST = Budget(1 << 30)
-"""4 GiB of floats, of which only touched pages occupy memory: nothing is computed."""
+"""4 GiB of floats. Nothing is computed, so only touched pages occupy memory."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Small results that stay on disk under a key of everything that they depend on, such as the baselines' times."""
+"""Cache small results, such as the baselines' times, on disk under a key of everything that they depend on."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ FRESH = frozenset(
     "matmul max_pool1d max_pool2d max_pool3d mean mish mul relu relu6 selu sigmoid silu softmax stack sub sum tanh "
     "upsample_bilinear2d upsample_nearest2d".split()
 )
-"""Operators whose results share no memory with their arguments. Schemas do not tell: that of `dropout` has no alias."""
+"""Operators whose results share no memory with their arguments. Their schemas do not show it: that of `dropout`
+declares no alias."""
 IN_PLACE = frozenset(name for name in FRESH if hasattr(torch.ops.aten, f"{name}_"))
 TRAINING_ARGUMENT = {"batch_norm": 5, "instance_norm": 5}
 """Position of the argument for which an operator changes buffers that its schema does not name."""

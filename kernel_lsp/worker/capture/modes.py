@@ -60,8 +60,8 @@ def method_of(source: Mapping[str, Any]) -> str:
 
 
 def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
-    """Return the mode, and by qualified name that of each submodule in the other one, such as a frozen batch norm.
-    A dropout's says nothing: one that is captured is inactive."""
+    """Return the module's mode (True in training) and, by qualified name, that of each submodule in the other mode,
+    such as a frozen batch norm. Dropouts are left out: a captured one is inactive."""
     dropout = torch.nn.modules.dropout._DropoutNd
     others = (path for path, m in owner.named_modules() if m.training != mode and not isinstance(m, dropout))
     return {TRAINING: mode, **{f"{path}.{TRAINING}": not mode for path in others if path}}

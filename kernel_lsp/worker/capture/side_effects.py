@@ -1,4 +1,4 @@
-"""Find what a call changes beside its results: kernels would leave it as it is, so such code is refused."""
+"""Detect side effects of a call. Kernels would not reproduce them, so such code is refused."""
 
 from __future__ import annotations
 

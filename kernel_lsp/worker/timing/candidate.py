@@ -146,8 +146,8 @@ class OutputWatch:
             tensor.view(-1).view(torch.uint8).fill_(POISON_BYTE)
 
     def after_block(self) -> None:
-        """Compare its results with those of the judged call; where they differ, with those of a call that nobody
-        times."""
+        """Compare the results of the watched call with those of the judged call; where they differ, with those of an
+        untimed call."""
         run = self._runs[self._watched]
         self._n_checked += 1
         found = run.output_fingerprints()

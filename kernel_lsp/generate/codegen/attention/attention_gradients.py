@@ -44,7 +44,7 @@ MAX_FRAGMENT_WORDS = 192
 
 
 def default_gradient_schedule(group: AttentionGradientGroup, workload: Workload) -> TileSchedule:
-    """Return tiles of which two blocks fit a multiprocessor, and with which nothing is spilled."""
+    """Return tiles with which two blocks fit a multiprocessor and no register is spilled."""
     return default_schedule(group, workload, lambda schedule: _is_small(group, schedule))
 
 

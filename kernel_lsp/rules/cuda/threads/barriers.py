@@ -17,8 +17,8 @@ from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uni
 from kernel_lsp.rules.rule import Hit
 
 _ROUNDING = re.compile(r"blockDim|[Rr]ound|[Cc]eil|\bBLOCK")
-_MEETING_WORDS = "("
-"""Any call may be that of a function in which the block meets."""
+_MAY_SYNCHRONIZE = "("
+"""Text of any call: the function that it calls may hold a barrier."""
 _BRANCH = r"[ifwsd?](?:(?<=\?)|(?<=\bi)f\b|(?<=\bf)or\b|(?<=\bw)hile\b|(?<=\bs)witch\b|(?<=\bd)o\b)"
 """Matches the start of a branch or loop. It begins with a character class, which makes the search fast, and then
 looks behind."""
@@ -29,7 +29,7 @@ looks behind."""
     "divergent-barrier",
     ERROR,
     on="device",
-    needs=(_MEETING_WORDS, THREAD_WORDS),
+    needs=(_MAY_SYNCHRONIZE, THREAD_WORDS),
     patterns=(_BRANCH,),
     summary="A barrier in a branch that not all threads of the block take",
     why="""
@@ -78,7 +78,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
     "barrier-after-return",
     WARNING,
     on="kernel",
-    needs=(_MEETING_WORDS, THREAD_WORDS, "return"),
+    needs=(_MAY_SYNCHRONIZE, THREAD_WORDS, "return"),
     patterns=(_BRANCH, r"return\b(?<=\breturn)"),
     summary="A barrier behind a `return` that some threads take",
     why="""
