@@ -436,9 +436,7 @@ class RowRenderer:
             yield inner
 
     def _item(self, name: str, dtype: DType) -> Text:
-        if self.schedule.vector > 1:
-            return self.packing.item(name, dtype)
-        return loaded(name, dtype)
+        return self.packing.item(name, dtype) if self.schedule.vector > 1 else loaded(name, dtype)
 
     def _declare_result(self, scope: Scope, store: Store) -> str | None:
         return self.packing.declare_result(scope, store) if self.schedule.vector > 1 else None
