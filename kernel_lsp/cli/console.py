@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from pydantic import BaseModel
 
 from kernel_lsp.errors import KernelLspError, RepliesAwaited, UnknownInputsError
-from kernel_lsp.llm.manual import prompt_text
+from kernel_lsp.llm.manual import ManualPrompt, prompt_text
 from kernel_lsp.llm.request import ModelFailed, ModelRequest, Replied
 
 LINE_OF_NEXT = "\n       "
@@ -73,6 +73,13 @@ def print_error(error: KernelLspError) -> None:
     if error.next_step:
         recording = [RECORD_INSTEAD] if isinstance(error, UnknownInputsError) else []
         say(f" next: {LINE_OF_NEXT.join([*error.next_step.splitlines(), *recording])}", markup=False)
+
+
+def say_prompt(prompt: ManualPrompt) -> None:
+    """Print where a prompt for a person is, and where the reply belongs."""
+    if prompt.is_waiting:
+        text = f"  waiting for a reply: paste {prompt.prompt} into a chat, save the reply as {prompt.reply}"
+        _console("stderr").print(text, markup=False)
 
 
 def can_read(target: str) -> bool:

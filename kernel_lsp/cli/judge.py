@@ -25,7 +25,13 @@ async def main(
     replies: list[RecordedReply] = []
     with console.stage(f"evaluating and judging {corpus}"):
         report = await calibrate(
-            corpus, Path.cwd(), settings, replay=replay, callbacks={"paste": paste}, record=replies.append
+            corpus,
+            Path.cwd(),
+            settings,
+            replay=replay,
+            callbacks={"paste": paste},
+            record=replies.append,
+            on_prompt=console.say_prompt,
         )
     if record is not None:
         write_recording(record, [], replies)

@@ -34,7 +34,6 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import record_run
 from kernel_lsp.evolve.run.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import read_seed_kernel
-from kernel_lsp.llm.manual import ManualPrompt
 
 MODEL_OPTIONS = {"budget_usd": "--budget", "strategy": "--strategy", "judges": "--judges"}
 """Options that mean nothing without a model, by setting."""
@@ -78,7 +77,7 @@ async def _optimize(make_handle: Callable[[], RunHandle], as_json: bool, record:
     handle = make_handle()
     finished: RunFinished | None = None
     view = RunView()
-    handle.callbacks, handle.on_prompt = {"paste": paste}, view.show_prompt
+    handle.callbacks, handle.on_prompt = {"paste": paste}, console.say_prompt
     with view:
         try:
             async for event in handle.events():
@@ -234,11 +233,6 @@ class RunView:
                 self._say(f"  {event.candidate_id}: judged {said or 'by nobody'}")
             case FilesWritten():
                 self._say("wrote " + ", ".join(event.files))
-
-    def show_prompt(self, prompt: ManualPrompt) -> None:
-        """Print where a prompt for a person is, and where the reply belongs."""
-        if prompt.is_waiting:
-            self._say(f"  waiting for a reply: paste {prompt.prompt} into a chat, save the reply as {prompt.reply}")
 
     def say_resumable(self, handle: RunHandle) -> None:
         """Print how to resume, after an interruption or an error."""

@@ -29,6 +29,7 @@ CLEAR_DIFFERENCE_US = 1.5
 """Minimum difference of two estimates in microseconds: the model's error of one launch."""
 NEAR_FLOOR = 1.2
 """Maximum ratio to the speed of light at which a faster kernel for the same work is not worth a search."""
+SEARCH_WITH_MODELS = "search with a language model: `--model`"
 _ORDER: tuple[Action, ...] = ("keep", "measure", "apply")
 
 
@@ -62,10 +63,15 @@ class Recommendation(Noun):
         return f"{deciding}{self.why}" + (f"; what would help: {self.remedy}" if self.remedy else "")
 
 
-def recommend(comparisons: Mapping[str, Comparison]) -> Recommendation | None:
-    """Return the least favourable recommendation of all operations; None without times."""
+def recommend(comparisons: Mapping[str, Comparison], *, asked_models: bool = False) -> Recommendation | None:
+    """Return the least favourable recommendation of all operations; None without times. A run that `asked_models` is
+    not told to."""
     found = [_of(comparison, name if len(comparisons) > 1 else "") for name, comparison in comparisons.items()]
-    return min(found, key=lambda each: (_ORDER.index(each.action), each.ratio), default=None)
+    least = min(found, key=lambda each: (_ORDER.index(each.action), each.ratio), default=None)
+    if least is None or not asked_models:
+        return least
+    remedy = least.remedy.removesuffix(f", or {SEARCH_WITH_MODELS}").removesuffix(f"; {SEARCH_WITH_MODELS}")
+    return least.model_copy(update={"remedy": remedy})
 
 
 def pytorch_name(baseline: str) -> str:
@@ -150,10 +156,10 @@ def _remedy(action: Action, comparison: Comparison, unmeasured: list[str]) -> st
     if isinstance(comparison.ours, Estimate):
         if comparison.ours.bound == "launch":
             return "launches dominate: larger inputs, or a target with more of the code around it"
-        return "measure on a GPU, or search with a language model: `--model`"
+        return f"measure on a GPU, or {SEARCH_WITH_MODELS}"
     if comparison.floor is not None and comparison.ours.time_us < NEAR_FLOOR * comparison.floor.time_us:
         return "both run near the speed of light: a target with more of the code around it saves traffic"
-    return "`kernel-lsp profile KERNEL.cu` shows where its time goes; search with a language model: `--model`"
+    return f"`kernel-lsp profile KERNEL.cu` shows where its time goes; {SEARCH_WITH_MODELS}"
 
 
 def _remedy_of_doubt(comparison: Comparison, unmeasured: list[str]) -> str:

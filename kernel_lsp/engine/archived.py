@@ -118,7 +118,7 @@ def _summary(archive: Archive, record: RunRecord) -> RunSummary:
             "candidate_id": finished.candidate_id,
             "reason": finished.reason,
             "comparisons": finished.comparisons,
-            "recommendation": recommend(finished.comparisons),
+            "recommendation": recommend(finished.comparisons, asked_models=finished.n_model_calls > 0),
             "library_steps": finished.library_steps,
         }
     )
@@ -184,7 +184,7 @@ def _report(record: RunRecord, events: list[Event]) -> RunReport:
         reason=finished.reason if finished is not None else "",
         stopped=finished.stopped if finished is not None else "",
         comparisons=finished.comparisons if finished is not None else {},
-        recommendation=recommend(finished.comparisons) if finished is not None else None,
+        recommendation=recommend(finished.comparisons, asked_models=bool(calls)) if finished is not None else None,
         library_steps=finished.library_steps if finished is not None else (),
         elapsed_s=finished.elapsed_s if finished is not None else 0.0,
         cost_usd=max((call.run_cost_usd for call in calls), default=0.0),

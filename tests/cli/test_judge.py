@@ -103,3 +103,15 @@ def test_a_folder_without_kernels_is_told(tmp_path: Path) -> None:
     ran = run(tmp_path, "judge", "calibrate", ".", "--model", "manual")
     assert ran.status == 2
     assert "holds no .cu file" in ran.stderr
+
+
+def test_the_files_of_a_manual_prompt_are_named(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    write(tmp_path / "corpus", SCALE)
+    write(tmp_path / "corpus", CORPUS["broken.cu"], "broken.cu")
+    options = ("judge", "calibrate", "corpus", "--model", "manual:chat", "--device", "cpu")
+    ran = run(tmp_path, *options, KERNEL_LSP_MANUAL_WAIT_S="0")
+    prompts = list((tmp_path / "chat").glob("*.prompt.md"))
+    assert prompts
+    for prompt in prompts:
+        assert f"waiting for a reply: paste {prompt} into a chat" in ran.stderr

@@ -135,3 +135,19 @@ def test_a_kernel_that_is_not_recommended_is_written_on_demand_alone(
     verdict = verdict_of(winner).model_copy(update={"times": {"f": found}})
     result = SearchResult(winner, verdict, "", 1, 1, 1)
     assert len(handle._write(Task.model_construct(name="f"), result, tmp_path)) == n_files
+
+
+@pytest.mark.parametrize(
+    ("times", "remedy"),
+    [
+        (comparison(EAGER, SLOWER), "`kernel-lsp profile KERNEL.cu` shows where its time goes"),
+        (estimated(eager=2.0, compile=0.5), "measure on a GPU"),
+    ],
+)
+def test_a_run_that_asked_models_is_not_told_to(times: Comparison, remedy: str) -> None:
+    before, after = recommend({"f": times}), recommend({"f": times}, asked_models=True)
+    assert before is not None
+    assert after is not None
+    assert "`--model`" in before.remedy
+    assert after.remedy == remedy
+    assert after.model_copy(update={"remedy": before.remedy}) == before

@@ -35,7 +35,7 @@ from kernel_lsp.llm.judges.calibration import (
     write_calibration,
 )
 from kernel_lsp.llm.judges.judges import Case, Panel
-from kernel_lsp.llm.manual import Ask
+from kernel_lsp.llm.manual import Ask, OnPrompt, ignore_prompt
 from kernel_lsp.llm.patience import Ledger, Pace, PatientModel, Spending
 from kernel_lsp.llm.prompts import Prompts
 from kernel_lsp.llm.recording import RecordedReply, read_recording
@@ -95,14 +95,16 @@ async def calibrate(
     replay: Path | None,
     callbacks: Mapping[str, Ask] | None,
     record: Callable[[RecordedReply], None],
+    on_prompt: OnPrompt = ignore_prompt,
 ) -> CalibrationReport:
-    """Label, ask, score, fit, and store the fits in the workspace. Raises UserError for a folder that is not a
-    corpus."""
+    """Label, ask, score, fit, and store the fits in the workspace; `on_prompt` receives prompts for a person. Raises
+    UserError for a folder that is not a corpus."""
     workspace = find_workspace(directory)
     choices = ModelChoices.of(settings)
     recording = read_recording(replay) if replay is not None else None
     wait_s = settings.manual_wait_s
-    models = open_models(choices, directory, workspace, callbacks or {}, recording, manual_wait_s=wait_s).of("judge")
+    roster = open_models(choices, directory, workspace, callbacks or {}, recording, on_prompt, wait_s)
+    models = roster.of("judge")
     if not models:
         raise SettingError("no model judges", next_step="name one: --model openai/... or --model judge=...")
     check_keys(Roster({"judge": models}))

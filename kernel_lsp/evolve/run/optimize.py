@@ -418,7 +418,7 @@ def _finished(
         n_built=result.n_built,
         n_correct=result.n_correct,
         comparisons=times,
-        recommendation=recommend(times),
+        recommendation=recommend(times, asked_models=spending.n_calls > 0),
         library_steps=result.verdict.library_steps if result.verdict is not None else (),
         configurations=result.verdict.configurations if result.verdict is not None else (),
         files=files,
