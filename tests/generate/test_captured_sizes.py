@@ -135,6 +135,15 @@ def test_one_block_of_few_rows_has_a_thread_for_each() -> None:
     assert (schedule["f.block"], schedule["f_chosen.threads"]) == (256, 1)
 
 
+def test_weights_behind_a_reduction_are_prefetched() -> None:
+    text = "def f(x, w, b): return F.layer_norm(x, (x.shape[-1],), w, b)"
+    inputs = [tensor("x", 6, 72), tensor("w", 72), tensor("b", 72)]
+    found = check(text, inputs=inputs, sizes=({}, {"B": 5}, {"D": 7}), variants=True)
+    captured, _, others = found.text.partition(f"f{SUFFIX}(")
+    assert [captured.count(f"if (threadIdx.x < 3) prefetch({name} + threadIdx.x * 32);") for name in "wb"] == [1, 1]
+    assert "prefetch(" not in others
+
+
 def test_packs_of_large_windows_may_be_evicted_late() -> None:
     sizes = [{"B": 1, "C": 3}, {"B": 2, "C": 1, "H": 6, "W": 8}]
     found = check(POOL, inputs=[tensor("x", 64, 64, 28, 28)], backward=True, schedule={"f.streaming": 2}, sizes=sizes)

@@ -14,7 +14,14 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, scalars_of_group
 from kernel_lsp.generate.fusion.row_patterns import n_passes
 from kernel_lsp.generate.ir.scalar import Access, accesses
-from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.tensor import Buffer, Tensor
+
+MAX_ROW_ELEMENTS = 1 << 20
+"""Maximum elements of all rows whose weights are prefetched: more take several waves of blocks, and all but the first
+find their weights in the L2 cache."""
+LINE_BYTES = 128
+MAX_WEIGHTS = 1 << 12
+"""Maximum elements of a tensor that each block prefetches, a line for each of 128 threads in f32."""
 
 
 def read_by_all_rows(group: RowGroup) -> frozenset[Tensor]:
@@ -65,6 +72,26 @@ def prefetch_row(scope: Scope, group: RowGroup, lane: str) -> None:
     if along and group.is_column_contiguous:
         with _open_first(scope, group, lane) as inner:
             prefetch(inner, along)
+
+
+def prefetch_weights(scope: Scope, group: RowGroup, schedule: RowSchedule) -> None:
+    """Prefetch small inputs that no first pass reads, such as weights, for few rows of constant length: a pass behind a
+    reduction would make a trip to memory of its own for them."""
+    n_elements = (group.row.extent * group.column.extent).constant
+    if schedule.blocks > 1 or n_elements is None or n_elements > MAX_ROW_ELEMENTS:
+        return
+    scalars = [(entry.level, entry.scalar) for entry in group.reductions]
+    scalars += [(level, store.scalar) for level, store in group.stores]
+    reads = [(level, access) for level, scalar in scalars for access in accesses(scalar)]
+    late = {access.tensor for level, access in reads if level > 0 and group.column in access.variables}
+    for tensor in sorted(late - {access.tensor for level, access in reads if level == 0}, key=lambda each: each.serial):
+        n_elements = tensor.n_elements.constant
+        if not isinstance(tensor.definition, Buffer) or n_elements is None or n_elements > MAX_WEIGHTS:
+            continue
+        per_line = LINE_BYTES // tensor.dtype.itemsize
+        n_lines, pointer, name = -(-n_elements // per_line), scope.kernel.pointer(tensor), scope.kernel.use("prefetch")
+        if n_lines <= schedule.threads * schedule.rows:
+            scope.line(f"if (threadIdx.x < {n_lines}) {name}({pointer} + threadIdx.x * {per_line});")
 
 
 def load_row(scope: Scope, group: RowGroup, lane: str) -> dict[bytes, str]:

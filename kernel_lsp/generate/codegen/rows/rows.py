@@ -25,7 +25,7 @@ from kernel_lsp.generate.codegen.kernel import (
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
 from kernel_lsp.generate.codegen.rows.register_values import RegisterValues, divide_once, hold_values
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
-from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, read_late, read_once
+from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, prefetch_weights, read_late, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
@@ -104,9 +104,7 @@ class RowRenderer:
             return
         block_row = f"blockIdx.x * {schedule.rows} + " if schedule.rows > 1 else "blockIdx.x"
         lane = self._row_lane() if schedule.rows > 1 else ""
-        text = f"{block_row}{lane}"
-        if self.kernel.index_type == "long long":
-            text = f"(long long){text}"
+        text = f"{'(long long)' if self.kernel.index_type == 'long long' else ''}{block_row}{lane}"
         if schedule.rows == 1:
             scope.line(f"const {self.kernel.index_type} {name} = {text};")
             return
@@ -138,6 +136,7 @@ class RowRenderer:
 
     def _find_wholes(self) -> None:
         """Compute whole reductions in every block. The first elements of its rows are loaded meanwhile."""
+        prefetch_weights(self.scope, self.group, self.schedule)
         if self.schedule.reads_first:
             self.cache.read_first(self.scope, self._column_lane())
         elif self.group.wholes:
