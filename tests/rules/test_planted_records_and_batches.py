@@ -116,3 +116,78 @@ def test_a_name_says_how_many_classes_a_loss_has(name: str, size: str, is_found:
         f"    return F.cross_entropy(scores.view(-1, {name}), label.view(-1))\n"
     )
     assert ("KL161" in codes(text)) is is_found
+
+
+PICKED = """
+import torch
+from transformers import AutoModelForKIND
+
+
+def chosen(head, body, ids, index):
+    hidden = body(ids)
+    BODY
+    return picked.squeeze(-1)
+
+
+class Reward(torch.nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.rank_head = base, torch.nn.Linear(64, 8)
+
+    def forward(self, ids, index):
+        return chosen(self.base.GIVEN, self.base.model, ids, index)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "body", "is_found"),
+    [
+        ("CausalLM", "lm_head", "picked = head(hidden).log_softmax(-1).gather(-1, index)", True),
+        (
+            "CausalLM",
+            "lm_head",
+            "x = head(hidden[:, :-1]).float() / 0.7\n    p = x.log_softmax(-1)\n    picked = p.gather(-1, index)",
+            True,
+        ),
+        ("CausalLM", "norm", "p = torch.log_softmax(head(hidden).logits, -1)\n    picked = p.gather(-1, index)", True),
+        ("CausalLM", "rank_head", "picked = head(hidden).log_softmax(-1).gather(-1, index)", False),
+        (
+            "TokenClassification",
+            "norm",
+            "p = torch.log_softmax(head(hidden).logits, -1)\n    picked = p.gather(-1, index)",
+            False,
+        ),
+        ("CausalLM", "lm_head", "x = head(hidden)\n    picked = x.gather(-1, index) - x.logsumexp(-1, True)", False),
+    ],
+)
+def test_one_log_probability_of_a_vocabulary_is_read(kind: str, given: str, body: str, is_found: bool) -> None:
+    text = PICKED.replace("KIND", kind).replace("GIVEN", given).replace("BODY", body)
+    assert ("KL161" in codes(text)) is is_found
+
+
+WAIT = """
+import torch
+
+
+@torch.inference_mode()
+def upscale(model, frames):
+    model = model.cuda().eval()
+    out = torch.empty(4, 3, pin_memory=True)
+    for i in range(4):
+        y = model(frames[i].cuda(non_blocking=True))
+        COPY
+    torch.cuda.synchronize()
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("copy", "is_found"),
+    [
+        ("out[i].copy_(y, non_blocking=True)", False),
+        ("out = y.to('cpu', non_blocking=True)", False),
+        ("out[i].copy_(y.clamp(0, 1))", True),
+    ],
+)
+def test_a_wait_completes_copies_to_the_host(copy: str, is_found: bool) -> None:
+    assert ("KL108" in codes(WAIT.replace("COPY", copy))) is is_found

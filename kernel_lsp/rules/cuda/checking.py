@@ -199,7 +199,7 @@ class _Reading:
         """Return what else a kernel's simulation depends on: its launches, and the functions that it calls. Host code
         depends on functions that copy and free for it."""
         if b"__global__" not in text and b"__device__" not in text:
-            return tuple(each for each in helpers if b"cudaMem" in each or b"cudaFree" in each)
+            return tuple(each for each in helpers if any(word in each for word in (b"cudaM", b"cudaFree")))
         name = definition.plain_name if self.file.launch_shapes else None
         shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
         return shapes, tuple(map(_without_layout, helpers))
@@ -254,6 +254,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
         *(
             file.bound_functions,
             file.axis_sizes,
+            file.indexed_places,
             file.linear_sizes,
             file.allocated_sides,
             file.member_pointers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from kernel_lsp.rules.cuda.variables import type_bytes
@@ -79,10 +79,11 @@ _CONDITION = re.compile(r"\b(?:if|for|while|return|min)\b|\?")
 _TAIL_CHECK = re.compile(
     r"\bif\s*\((?:[^;{}]*&&)?\s*(?:\d+\s*\*\s*)?(\w+)\s*(?:[*+]\s*\w+\s*)?(?:[*+]\s*\w+\s*)?(?:<=?|>=?)\s*\w+"
 )
-_GRID_INDEX = re.compile(
+GRID_INDEX = re.compile(
     r"\b(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\s*\+\s*threadIdx\.x\b"
     r"|\bthreadIdx\.x\s*\+\s*(?:blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x)\b"
 )
+"""The index of a thread across the grid."""
 
 
 GRID_SIZE = re.compile(r"(?<![=!]=)(?<![=!]= )\bgridDim\b|\bgrid\w*\.(?:size|num_threads|num_blocks|dim_blocks)\(")
@@ -96,7 +97,7 @@ _COUNTED = re.compile(
 
 
 def is_unchecked(body: str) -> bool:
-    index = _GRID_INDEX.search(body)
+    index = GRID_INDEX.search(body)
     if index is None or _CONDITION.search(body) is None:
         return index is not None
     name = re.search(r"(\w+)\s*=[^;=]*\Z", body[: index.start()])
@@ -139,6 +140,58 @@ _MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
 """Macros that are one expression on one line."""
 _CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
+_ANY_MACRO = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
+)
+
+_KERNEL_TEXT = re.compile(
+    r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
+    re.DOTALL | re.MULTILINE,
+)
+_SMALLER = re.compile(r"[/%&]|>>|\[")
+"""An index that is less than the thread's, or is loaded."""
+
+
+def bodies_of_kernels(text: str) -> dict[str, str]:
+    """Return the bodies of kernels, by name."""
+    return {found[1]: found[2] for found in _KERNEL_TEXT.finditer(text)}
+
+
+def indexed(body: str, arrays: Iterable[str]) -> Iterator[int]:
+    """Yield the places of the arrays that a kernel subscripts with the thread's index across the grid."""
+    names = "|".join(re.findall(rf"(\w+)\s*=[^;=]*?(?:{GRID_INDEX.pattern})", body)) or r"\Z"
+    names = rf"\b(?:{names})\b|{GRID_INDEX.pattern}"
+    for place, array in enumerate(arrays):
+        found = re.findall(rf"\b{array}\s*(?:\[([^\]]*)\]|\+([^()\[\];]*)\))", body)
+        if any(re.search(names, index) and not _SMALLER.search(index) for both in found for index in both):
+            yield place
+
+
+Macro = tuple[tuple[str, ...] | None, str]
+"""The parameters of a macro or function, None for a macro without any, and its text."""
+
+
+def macros_of(text: str) -> dict[str, Macro]:
+    """Return the macros of a file."""
+    return {
+        match[1]: (
+            None if match[2] is None else tuple(each.strip() for each in match[2].split(",") if each.strip()),
+            match[3].replace("\\\n", " ").split("//")[0].strip(),
+        )
+        for match in _ANY_MACRO.finditer(text)
+    }
+
+
+def grid_indices(known: Iterable[tuple[str, Macro]]) -> dict[str, str]:
+    """Return the functions and macros without arguments that are the thread's index across the grid."""
+    return {name: text for name, (given, text) in known if given == () and GRID_INDEX.search(text)}
+
+
+def with_texts(body: str, texts: Mapping[str, str]) -> str:
+    """Return a text with calls without arguments replaced by what they stand for."""
+    for name, text in texts.items():
+        body = re.sub(rf"\b{name}\s*\(\s*\)", text, body)
+    return body
 
 
 def calling(texts: Mapping[str, str], word: str) -> set[str]:

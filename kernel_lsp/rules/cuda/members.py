@@ -14,6 +14,7 @@ from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declarations import Sized, allocated
 from kernel_lsp.rules.cuda.definition import Definition
+from kernel_lsp.rules.cuda.kernel_texts import indexed, with_texts
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of, type_bytes, variables_of
@@ -163,6 +164,17 @@ def returned_values(
             if value is not None:
                 found[name] = tuple([each.name for each in parameters_of(parsed, declarator, body)]), value[1]
     return found
+
+
+def indexed_parameters(
+    parsed: ParsedCuda, kernels: Mapping[str, list[Definition]], indices: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
+    """Yield the parameters that kernels subscript with the thread's index across the grid, by their positions."""
+    for name, definitions in kernels.items():
+        declarator, body = (definitions[0].declarator, definitions[0].body) if len(definitions) == 1 else (None, None)
+        if declarator is not None and body is not None:
+            names = [each.name for each in parameters_of(parsed, declarator, body)]
+            yield from ((name, place) for place in indexed(with_texts(parsed.source(body), indices), names))
 
 
 def constant_members(

@@ -20,19 +20,24 @@ from kernel_lsp.rules.cuda.kernel_texts import (
     DEVICE_TEXT,
     GRID_SIZE,
     barrier_free,
+    bodies_of_kernels,
     bytes_used,
     calling,
     checks_tail,
+    grid_indices,
     identifiers_in,
     is_unchecked,
+    macros_of,
     only_accumulates,
     unreset_totals,
+    with_texts,
 )
 from kernel_lsp.rules.cuda.literals import applied, integer_literal
 from kernel_lsp.rules.cuda.members import (
     Members,
     accessor_sides,
     constant_members,
+    indexed_parameters,
     members_of,
     returned_values,
     sets_of,
@@ -66,14 +71,6 @@ _NOT_ENTERED = words(
 _DEFINE_INTEGER = re.compile(r"\(?\s*((?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*)\s*\)?\s*(?://.*|/\*.*)?", re.DOTALL)
 _IS_PLAN = re.compile(r"\s*//\s*(?:where|launch)\b").match
 
-_KERNEL_TEXT = re.compile(
-    r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
-    re.DOTALL | re.MULTILINE,
-)
-_ANY_MACRO = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
-)
-
 
 class CudaFile:
     """A parsed file as its functions see it. `constants` are its integer `#define`s, `constexpr`s and enumerators,
@@ -95,7 +92,19 @@ class CudaFile:
     def unchecked_kernels(self) -> frozenset[str]:
         """The kernels without any condition in which each thread of the grid handles one element. Their launches are
         checked against the allocated sizes."""
-        return frozenset(name for name, body in self.kernel_texts.items() if is_unchecked(body))
+        bodies = self.kernel_texts.items()
+        return frozenset(name for name, body in bodies if is_unchecked(with_texts(body, self.grid_indices)))
+
+    @once
+    def indexed_places(self) -> frozenset[tuple[str, int]]:
+        """The parameters that unchecked kernels subscript with the thread's index: the kernel, and the position."""
+        known = {name: self.functions_by_name.get(name, []) for name in self.unchecked_kernels}
+        return frozenset(indexed_parameters(self.parsed, known, self.grid_indices))
+
+    @once
+    def grid_indices(self) -> dict[str, str]:
+        """The functions and macros without arguments that are the thread's index across the grid, with their text."""
+        return grid_indices((*self.returned_values.items(), *self.macros.items()))
 
     @once
     def grid_loops(self) -> frozenset[str]:
@@ -105,9 +114,7 @@ class CudaFile:
     @once
     def kernel_texts(self) -> dict[str, str]:
         """The bodies of kernels that host code of the file launches, by name."""
-        if b"<<<" not in self.parsed.data:
-            return {}
-        return {found[1]: found[2] for found in _KERNEL_TEXT.finditer(self.parsed.text)}
+        return bodies_of_kernels(self.parsed.text) if b"<<<" in self.parsed.data else {}
 
     @once
     def tail_checked_kernels(self) -> frozenset[str]:
@@ -231,14 +238,7 @@ class CudaFile:
         """The macros of the file: parameters, None for one without any, and text."""
         if b"#define" not in self.parsed.data and b"# define" not in self.parsed.data:
             return {}
-        found = _ANY_MACRO.finditer(self.parsed.text)
-        return {
-            match[1]: (
-                None if match[2] is None else tuple(each.strip() for each in match[2].split(",") if each.strip()),
-                match[3].replace("\\\n", " ").split("//")[0].strip(),
-            )
-            for match in found
-        }
+        return macros_of(self.parsed.text)
 
     @once
     def shared_names(self) -> frozenset[str]:

@@ -52,6 +52,56 @@ def is_upcast_head(logits: ast.expr, scope: Scope) -> bool:
     return False
 
 
+def logits_of(call: ast.Call, scope: Scope) -> ast.expr | None:
+    """Return what a `log_softmax` is computed of, also as a method of a value of unknown type."""
+    if scope.function_name(call) == "log_softmax":
+        return scope.operand(call)
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "log_softmax"
+    return (
+        call.func.value
+        if is_method and isinstance(call.func, ast.Attribute) and not scope.dotted(call.func).startswith("torch.")
+        else None
+    )
+
+
+def is_gathered(call: ast.Call, scope: Scope) -> bool:
+    """Return whether single elements of the result are read alone: ``table.gather(-1, labels)``."""
+    parent = scope.parents.get(id(call))
+    names = {t.id for t in parent.targets if isinstance(t, ast.Name)} if isinstance(parent, ast.Assign) else set()
+    for each in scope.calls:
+        is_method = isinstance(each.func, ast.Attribute) and each.func.attr in ("gather", "take_along_dim")
+        operand = scope.operand(each) if is_method else None
+        if is_method and operand is None and isinstance(each.func, ast.Attribute):
+            operand = each.func.value
+        if operand is call or (isinstance(operand, ast.Name) and operand.id in names):
+            return True
+    return False
+
+
+def is_of_language_model(logits: ast.expr, scope: Scope, depth: int = 0) -> bool:
+    """Return whether the logits are computed by a language model's head, which a caller may give, or are those of a
+    pretrained one: ``policy.lm_head(hidden)`` or ``model(ids).logits``."""
+    for each, where in flow.origins(logits, scope) if depth < MAX_STEPS else ():
+        match each:
+            case ast.Attribute(attr="logits"):
+                found = "CausalLM" in scope.module.text
+            case ast.Call(func=ast.Attribute(value=inner, attr=attr)) if attr in _KEEPS_CLASSES:
+                found = is_of_language_model(inner, where, depth + 1)
+            case ast.Call(func=function):
+                heads = [function, *(made for made, _ in flow.origins(function, where))]
+                found = any(isinstance(head, ast.Attribute) and "lm_head" in head.attr for head in heads)
+            case ast.Subscript(value=inner) | ast.BinOp(left=inner):
+                found = is_of_language_model(inner, where, depth + 1)
+            case _:
+                found = False
+        if found:
+            return True
+    return False
+
+
+_KEEPS_CLASSES = ("float", "to", "view", "reshape", "flatten", "div", "contiguous", "masked_fill")
+
+
 def is_upcast_of_logits(call: ast.Call, scope: Scope) -> bool:
     """Return whether the call's operand is made of ``logits.float()``."""
     operand = scope.operand(call)

@@ -74,6 +74,8 @@ def device_synchronize(scope: Scope) -> Iterator[Hit]:
         dotted = scope.dotted(call.func)
         if dotted not in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.accelerator.synchronize"):
             continue
+        if dotted.endswith("synchronize") and _copies_to_host(scope):
+            continue  # the copy is complete only then
         if scope.is_forward:
             yield hit(scope, call, f"`{dotted}` stalls the GPU at each forward")
         elif _is_in_each_step(call, scope):
@@ -340,6 +342,12 @@ def timing_without_synchronize(scope: Scope) -> Iterator[Hit]:
         is_measured = start is not None and (_MEASURES.search(_name(scope)) or _repeats(start, end, scope))
         if start is not None and is_measured and _is_unawaited(timed, scope) and not _loads(start, end, scope):
             yield hit(scope, end, "time of launches alone: call `torch.cuda.synchronize()` before reading the clock")
+
+
+def _copies_to_host(scope: Scope) -> bool:
+    """Return whether the function copies to memory of the host without a wait: into a tensor, or by `.to("cpu")`."""
+    copies = (call for call in scope.calls if keyword(call, "non_blocking") is not None)
+    return any(flow.called_name(call) == "copy_" or "cpu" in ast.unparse(call) for call in copies)
 
 
 _TIMES = re.compile(r"\btime\b|Event\(|profil")

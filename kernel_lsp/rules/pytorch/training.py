@@ -10,9 +10,12 @@ from kernel_lsp.rules.pytorch.declare import INFORMATION, declare, hit
 from kernel_lsp.rules.pytorch.losses import (
     classes_of_view,
     head_size,
+    is_gathered,
+    is_of_language_model,
     is_upcast_head,
     is_upcast_of_logits,
     largest_number,
+    logits_of,
     loss_name,
     outputs_of_layer,
     vocabulary_of_file,
@@ -102,12 +105,13 @@ def loss_over_vocabulary(scope: Scope) -> Iterator[Hit]:
                     scope, call, "f32 copy of the logits of a vocabulary: compute head and loss in chunks, or fused"
                 )
     for call in scope.calls:
-        operand = scope.operand(call) if scope.function_name(call) == "log_softmax" else None
+        operand = logits_of(call, scope)
         if operand is None or scope.loop_around(call) is not None:
             continue
         size = head_size(operand, scope) or outputs_of_layer(operand, scope)
         is_upcast = is_upcast_of_logits(call, scope) and vocabulary_of_file(scope) >= LARGE_VOCABULARY
-        if is_upcast or size >= LARGE_VOCABULARY:
+        is_read_in_part = is_gathered(call, scope) and is_of_language_model(operand, scope)
+        if is_upcast or is_read_in_part or size >= LARGE_VOCABULARY:
             yield hit(scope, call, "log-probabilities of a whole vocabulary: compute head and loss in chunks, or fused")
 
 

@@ -116,7 +116,7 @@ def unchecked_contiguity(function: Function) -> Iterator[Hit]:
     "unchecked-dtype",
     WARNING,
     on="host",
-    needs=("data_ptr", "Tensor", "<<<"),
+    needs=("Tensor", "<<<"),
     summary="An extension casts the untyped pointer of a tensor whose dtype nothing checks",
     why="""
     `data_ptr<float>()` raises for another dtype; `data_ptr()` with a cast does not, and the kernel reads the bytes of
@@ -144,19 +144,17 @@ def unchecked_contiguity(function: Function) -> Iterator[Hit]:
 def unchecked_dtype(function: Function) -> Iterator[Hit]:
     text = _text(function)
     yield from _typed_otherwise(function, text)
+    asked = _OPTIONS.sub("", text)
     for given in _tensors_to_check(function, text):
-        is_checked = re.search(rf"\b{given}\s*\.\s*(?:scalar_type|dtype|type|options)\b|\b{given}\s*=(?!=)", text)
+        is_checked = re.search(
+            rf"\b{given}\s*\.\s*(?:scalar_type|dtype|type|options\(\)\s*\.\s*dtype)\b|\b{given}\s*=(?!=)", asked
+        )
         if is_checked or _is_given_to_check(function, text, given, _DTYPE_WORDS):
             continue
         views = re.findall(rf"\b(\w+)\s*=\s*{given}\s*\.\s*(?:contiguous|view|reshape|flatten|expand)\(", text)
         for name in (given, *views):
-            pointer = _pointer_of(function, name)
-            is_cast = re.search(
-                rf"(?:_cast<(?:const\s+)?(?:float|double|__?\w*half|int\w*)[^<>()]*>\s*\("
-                rf"|\((?:const\s+)?(?:float|double|int\w*)\s*\*\s*\))\s*{name}\s*\.\s*(?:const_|mutable_)?data_ptr\(\)",
-                text,
-            )
-            if pointer is not None and is_cast:
+            pointer = _untyped_pointer(function, text, name)
+            if pointer is not None:
                 yield hit(function.file, pointer, f"`{given}` may have another dtype: check `{given}.scalar_type()`")
                 break
 
@@ -277,6 +275,32 @@ def binding_of_another_function(function: Function) -> Iterator[Hit]:
             yield hit(function.file, node, f"`{name}` is bound to `{target}`{instead}")
 
 
+_OPTIONS = re.compile(r"\bdtype\(\s*\w+\s*\.\s*(?:dtype|scalar_type)\(\)\s*\)")
+"""The dtype of a result that is made like an input, which checks nothing."""
+_TO_ELEMENTS = (
+    r"(?:_cast<(?:const\s+)?(?:float|double|__?\w*half|u?int\w*)[^<>()]*>\s*\("
+    r"|\((?:const\s+)?(?:float|double|u?int\w*)\s*\*\s*\))\s*"
+)
+"""A cast to a pointer to numbers."""
+_UNTYPED = r"\s*\.\s*(?:const_|mutable_)?data_ptr\(\)"
+
+
+def _untyped_pointer(function: Function, text: str, name: str) -> Node | None:
+    """Return the use of a tensor's untyped pointer as one to numbers: by a cast, also under another name, or in a
+    function of the file."""
+    raw = re.findall(rf"\b(\w+)\s*=\s*{name}{_UNTYPED}\s*;", text)
+    is_cast = re.search(rf"{_TO_ELEMENTS}(?:{name}{_UNTYPED}|(?:{'|'.join((*raw, name))})\s*[),])", text)
+    if is_cast:
+        return _pointer_of(function, name)
+    for call in function.calls:
+        given = [function.source(each) for each in function.arguments(call)]
+        callee = function.file.helper_texts.get(function.callee(call).partition("<")[0].strip(), b"").decode()
+        is_helper = given == [name] and re.search(_UNTYPED, callee) and "_cast<" in callee
+        if is_helper and not re.search(_DTYPE_WORDS, callee):
+            return call
+    return None
+
+
 _CHECKED_TYPE = re.compile(
     r"\b(\w+)\s*\.\s*(?:scalar_type|dtype)\(\)\s*==\s*(?:torch|at|c10)::(?:ScalarType::)?k?(\w+)"
 )
@@ -327,9 +351,15 @@ def _tensors_to_check(function: Function, text: str) -> Iterable[str]:
 
 
 def _is_given_to_check(function: Function, text: str, name: str, checked: str) -> bool:
-    """Return whether a macro or function named after a check is given the tensor, and is of another file or mentions
-    what is to be checked."""
+    """Return whether a macro or function named after a check, or one of the file that makes PyTorch's check, is given
+    the tensor, and is of another file or mentions what is to be checked."""
     given = re.findall(rf"\b(?!TORCH_CHECK|CHECK_CUDA)(\w*(?:check|CHECK|Check)\w*)\s*\([^;]*?\b{name}\b", text)
+    texts = function.file.helper_texts
+    given += [
+        each
+        for each in re.findall(rf"\b(\w+)\s*(?:<[^<>;]*>)?\s*\([^;()]*\b{name}\b", text)
+        if b"TORCH_CHECK" in texts.get(each, b"")
+    ]
     return any(_may_check(function, each, checked) for each in given)
 
 

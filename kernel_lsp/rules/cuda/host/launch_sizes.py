@@ -21,10 +21,10 @@ from kernel_lsp.rules.cuda.host.integer_values import (
     said,
 )
 from kernel_lsp.rules.cuda.host.launch_shapes import counts_elements
-from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
+from kernel_lsp.rules.cuda.host.launched_elements import elements_of, too_many
+from kernel_lsp.rules.cuda.host.transfers import product_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.names import names_in_text
-from kernel_lsp.rules.cuda.variables import type_bytes
 from kernel_lsp.rules.rule import Hit
 
 MAX_BLOCKS_YZ = 65_535
@@ -73,7 +73,7 @@ MAX_NAMES = 4
     """,
 )
 def launch_misses_elements(function: Function) -> Iterator[Hit]:
-    elements = dict(_allocated(function))
+    elements: dict[str, int] | None = None
     for call in launches_in(function):
         parts = launch_parts(call)
         if len(parts) < 2:
@@ -85,20 +85,12 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         if message:
             yield hit(function.file, parts[0], message)
             continue
-        message = _too_many(function, call, parts, elements)
+        elements = elements_of(function) if elements is None else elements
+        sizes = [_product(function, part) for part in parts[:2]]
+        n_threads = None if None in sizes else math.prod(each or 0 for each in sizes)
+        message = too_many(function, call, n_threads, elements)
         if message:
             yield hit(function.file, parts[0], message)
-
-
-def _allocated(function: Function) -> Iterator[tuple[str, int]]:
-    """Yield the pointers of this function with the number of elements allocated for each."""
-    for call in function.calls_named(tuple(ALLOCATIONS)):
-        arguments = function.arguments(call)
-        pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
-        n_bytes = known_value(function, arguments[1]) if pointer is not None else None
-        size = None if pointer is None else type_bytes(pointer.element)
-        if pointer is not None and function.named(pointer.name) and n_bytes is not None and size:
-            yield pointer.name, n_bytes // size
 
 
 def _rounded_down(function: Function, kernel: str, parts: list[Node]) -> str:
@@ -343,19 +335,6 @@ def _product(function: Function, node: Node) -> int | None:
     scope, nodes = axes(function, node)
     sizes = [known_value(scope, each) for each in nodes]
     return math.prod(each or 0 for each in sizes) if sizes and None not in sizes else None
-
-
-def _too_many(function: Function, call: Node, parts: list[Node], elements: dict[str, int]) -> str:
-    """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
-    be in this file and have no bounds checks."""
-    blocks, threads = (_product(function, part) for part in parts[:2])
-    if blocks is None or threads is None or function.callee(call) not in function.file.unchecked_kernels:
-        return ""
-    for argument in function.arguments(call):
-        n = elements.get(function.source(argument))
-        if n is not None and blocks * threads > n:
-            return f"launch has {blocks * threads} threads for the {n} elements of `{function.source(argument)}`"
-    return ""
 
 
 def _too_few(function: Function, call: Node, parts: list[Node]) -> str:

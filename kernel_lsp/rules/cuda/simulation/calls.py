@@ -15,6 +15,7 @@ from kernel_lsp.rules.cuda.members import plain_name, structure_of
 from kernel_lsp.rules.cuda.parsing import ParsedCuda, parse
 from kernel_lsp.rules.cuda.simulation.expressions import INDICES_OF_GROUPS, Calculator
 from kernel_lsp.rules.cuda.simulation.machine import MAX_CALLS, Frame, Loop, Stopped
+from kernel_lsp.rules.cuda.simulation.structures import vector_of
 from kernel_lsp.rules.cuda.simulation.values import (
     BLOCK,
     DATA,
@@ -27,6 +28,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Place,
     Value,
     applied,
+    cell_of,
     unknown,
 )
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of
@@ -106,6 +108,8 @@ class Caller(Calculator):
         is_functor = is_functor or (not given and _CLASS.fullmatch(last) is not None)
         if not _PURE.fullmatch(name) and not _PURE.fullmatch(last) and not is_functor:
             self.forget()
+        if last.startswith("make_") and len(values) > 1:
+            return vector_of(values)
         is_here = definition is not None
         return (
             unknown(*values)
@@ -270,6 +274,9 @@ class Caller(Calculator):
         self.run(body)
         self.frames.pop()
         self.mask, self.loops, self.outer_loops = before, loops, outer
+        returned = definition.node.child_by_field_id(fields.TYPE)
+        if isinstance(frame.result, Value) and frame.result.members and returned is not None:
+            return self.named(self.file.parsed.source(returned), frame.result)
         return frame.result if frame.result is not None else unknown()
 
     def _constants_of(self, definition: Definition, text: str) -> dict[str, Value]:
@@ -299,7 +306,7 @@ class Caller(Calculator):
         value = self.value(argument)
         if parameter.is_pointer and len(value.dims) <= 1 and value.memory is not None:
             value = replace(value, dims=())
-        return Cell(self.cast(value, parameter.element) if not parameter.is_pointer else value, parameter.type_text)
+        return cell_of(self.cast(value, parameter.element) if not parameter.is_pointer else value, parameter.type_text)
 
     def template_values(self, outer: Node, given: list[Value | None]) -> dict[str, Value]:
         """Return the values of a template's parameters: those given, defaults, or unknown ones."""

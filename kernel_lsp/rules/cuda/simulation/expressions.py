@@ -10,11 +10,10 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.definition import Definition
 from kernel_lsp.rules.cuda.literals import integer_literal
-from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.parsing import ParsedCuda
-from kernel_lsp.rules.cuda.simulation.loops import Looper
 from kernel_lsp.rules.cuda.simulation.machine import INTEGERS, methods_of
+from kernel_lsp.rules.cuda.simulation.structures import INDICES, Structures
 from kernel_lsp.rules.cuda.simulation.values import (
     ALONG,
     BLOCK,
@@ -38,13 +37,12 @@ from kernel_lsp.rules.cuda.simulation.values import (
 )
 from kernel_lsp.rules.cuda.variables import type_bytes
 
-_TID = {"threadIdx": 0, "blockIdx": 1, "blockDim": 2, "gridDim": 3}
 INDICES_OF_GROUPS = {"thread_index": "threadIdx", "group_index": "blockIdx", "dim_threads": "blockDim"}
 """Methods of a group that return an index of the block in three dims."""
 _PLACES = frozenset(("subscript_expression", "field_expression", "identifier", "qualified_identifier"))
 
 
-class Calculator(Looper):
+class Calculator(Structures):
     """Evaluates expressions. Accesses and barriers go to the methods that a watcher overrides."""
 
     def __init__(self, file: CudaFile, functions: dict[str, list[Definition]], block: tuple[int, int, int]) -> None:
@@ -104,7 +102,9 @@ class Calculator(Looper):
     def load(self, place: Cell | Place, node: Node) -> Value:
         """Return the value of a variable or an element."""
         if isinstance(place, Cell):
-            return self.load(place.place, node) if place.place is not None else place.value
+            if place.place is not None:
+                return self.load(place.place, node)
+            return replace(place.value, members=place.members) if place.members else place.value
         memory, address = place.memory, place.address
         if place.width == 0:  # a row of an array
             return replace(address, memory=memory)
@@ -112,12 +112,14 @@ class Calculator(Looper):
         key = (id(memory), key_of(address), place.member)
         origins = DATA if address.differs or memory.kind == "local" else 0
         if memory.is_float or origins:
+            stored = memory.stored_at(address) if memory.kind == "local" else None
             return Value(
                 None,
                 origins | CHOSEN | address.origins & ~BLOCK,
                 origins > 0,
-                loads=frozenset((key,)) | address.loads,
+                loads=address.loads | (frozenset((key,)) if stored is None else stored.loads),
                 parts=self.contributed(place, node),
+                is_own=stored is not None and stored.is_own,
             )
         known = self.loaded.get(key)
         if known is None:
@@ -161,9 +163,6 @@ class Calculator(Looper):
         results = [self.value(child) for child in node.named_children]
         return results[-1] if results else UNKNOWN
 
-    def _value_of_initializer_list(self, node: Node) -> Value:
-        return unknown(*[self.value(child) for child in node.named_children])
-
     def _value_of_unary_expression(self, node: Node) -> Value:
         value = self.value(node.child_by_field_id(fields.ARGUMENT))
         sign = self.source(node)[:1]
@@ -192,7 +191,7 @@ class Calculator(Looper):
         cell.value = unknown(cell.value) if cell.value.memory is None else cell.value
         if cell.value.memory is not None and cell.value.memory.kind == "shared" and not cell.value.dims:
             return cell.value
-        return Value(0, 0, False, Memory("&", "local", 4, (None,)))
+        return Value(0, 0, False, Memory("&", "local", 4, (None,), target=cell))
 
     def _value_of_cast_expression(self, node: Node) -> Value:
         target = node.child_by_field_id(fields.TYPE)
@@ -294,6 +293,7 @@ class Calculator(Looper):
             else:
                 self.assign(found, self.cast(value, found.type_text.strip()))
         else:
+            found.memory.hold(found.address, value)
             self.access(found, "write", left, value)
         return value
 
@@ -320,7 +320,8 @@ class Calculator(Looper):
             return self._member(node)
         if kind == "pointer_expression" and not self.source(node).startswith("&"):
             pointer = self.value(node.child_by_field_id(fields.ARGUMENT))
-            return self._at(pointer, Value(0))
+            target = None if pointer.memory is None else pointer.memory.target
+            return self._at(pointer, Value(0)) if target is None or pointer.number != 0 else target
         if kind == "call_expression":
             found = self.call(node, is_place=True)
             return Cell(found) if isinstance(found, Value) else found
@@ -356,7 +357,7 @@ class Calculator(Looper):
     def _global_value(self, name: str) -> Value:
         if name == "warpSize":
             return Value(WARP)
-        if name in _TID:
+        if name in INDICES:
             return Value(None, group=name)
         if (constant := name.rpartition("::")[2]) in self.file.constants:
             return Value(self.file.constants[constant])
@@ -375,30 +376,6 @@ class Calculator(Looper):
             found = self.of_macro(body[1], None)
             return found if isinstance(found, Value) else UNKNOWN
         return self.fresh(SIZE | FOREIGN)
-
-    def _member(self, node: Node) -> Cell | Place:
-        owner, name = node.child_by_field_id(fields.ARGUMENT), node.child_by_field_name("field")
-        member = "" if name is None else self.source(name)
-        text = "" if owner is None else self.source(owner)
-        if text in _TID and member in ("x", "y", "z"):
-            return Cell(self._builtin(text, "xyz".index(member)))
-        if owner is None:
-            return Cell(UNKNOWN)
-        found = self.place(owner)
-        if isinstance(found, Cell) and found.value.group in _TID and member in ("x", "y", "z"):
-            return Cell(self._builtin(found.value.group, "xyz".index(member)))
-        return self._member_of(found, member, node)
-
-    def _member_of(self, found: Cell | Place, member: str, node: Node) -> Cell | Place:
-        while isinstance(found, Cell) and found.place is not None:
-            found = found.place
-        if isinstance(found, Place):
-            return Place(found.memory, found.address, found.width, f"{found.member}.{member}", found.problem)
-        if found.value.memory is not None:
-            return self._at(found.value, Value(0))
-        if member not in found.members:
-            found.members[member] = Cell(unknown(found.value) if found.value.differs else self.fresh())
-        return found.members[member]
 
     def _builtin(self, name: str, axis: int) -> Value:
         if name == "threadIdx":
@@ -431,31 +408,6 @@ class Calculator(Looper):
             kind = "local" if found.type_text or self._is_member_of_another(node) else "global"
             found.value = Value(number, found.value.origins, number is None, Memory(self.source(node), kind, 4))
         return found.value
-
-    def _is_member_of_another(self, node: Node) -> bool:
-        """Return whether the array is a member of an object whose structure is not in the file: it may be the thread's
-        own, as ``fragment.x`` is."""
-        owner = node.child_by_field_id(fields.ARGUMENT) if node.type == "field_expression" else None
-        if owner is None or owner.type != "identifier" or "->" in self.source(node):
-            return False
-        found = self.place(owner)
-        type_text = found.type_text if isinstance(found, Cell) else ""
-        return bool(type_text) and plain_name(type_text) not in self.file.members
-
-    def _member_array(self, place: Place) -> Value | None:
-        """Return the array that is a member of a structure in shared memory."""
-        memory, name = place.memory, place.member.removeprefix(".")
-        declared = self.file.structure_arrays.get((memory.element, name))
-        if declared is None or place.address.number != 0:
-            return None
-        if name not in memory.members:
-            element, sizes = declared
-            numbers = [self._extent_of(size) for size in sizes]
-            width = type_bytes(element) or 4
-            array = Memory(f"{memory.name}.{name}", "shared", width, tuple(numbers))
-            array.is_set = True
-            memory.members[name] = Value(0, 0, False, array, width, tuple(numbers))
-        return memory.members[name]
 
     def _extent_of(self, text: str) -> int | None:
         """Return the value of an array's size that is a number or a constant expression."""

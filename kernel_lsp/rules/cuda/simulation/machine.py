@@ -26,6 +26,7 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Memory,
     Place,
     Value,
+    cell_of,
     held,
     joined,
     selected,
@@ -251,7 +252,7 @@ class Machine(ABC):
         value = self.value(variable.value)
         if variable.is_pointer and value.memory is not None and value.dims:
             value = replace(value, dims=())
-        return Cell(self.converted(value, variable), text)
+        return cell_of(self.converted(value, variable), text)
 
     def converted(self, value: Value, variable: Variable) -> Value:
         """Return the value as a variable's type holds it."""
@@ -288,7 +289,9 @@ class Machine(ABC):
         memory.is_set = memory.is_set or "extern" in variable.type_text or variable.value is not None
         memory.limit = self.dynamic_bytes if "extern" in variable.type_text else None
         if kind == "local" and variable.value is not None:
-            self.value(variable.value)
+            given = self.value(variable.value)
+            for each in (given.members or {"": Cell(given)}).values():
+                memory.hold(UNKNOWN, each.value)
         if not variable.is_array:
             return Value(0, 0, False, memory, width, ())
         return Value(0, 0, False, memory, width, dims or (None,))
@@ -393,6 +396,7 @@ class Machine(ABC):
                     if self._is_unsure()
                     else selected(self.threads(), result, frame.result)
                 )
+                result = replace(result, members=None)
             frame.result = result
         if not self._is_unsure():
             self.stop_threads(frame.returned)
@@ -416,9 +420,17 @@ class Machine(ABC):
             cell.value = value
         else:
             cell.value = selected(self.mask, value, old)
+        self._assign_members(cell, value)
         origins = cell.value.origins | self.origins & (SIZE | ELECTED)
         if cell.value.number is None or origins != cell.value.origins:  # an unknown number is known by its identity
             cell.value = replace(cell.value, origins=origins)
+
+    def _assign_members(self, cell: Cell, value: Value) -> None:
+        """Set the members of a structure, which are unknown where some threads alone do so."""
+        is_sure = self.mask is None and not self._is_unsure()
+        if cell.members or value.members:
+            cell.members = cell_of(value).members if is_sure else {}
+            cell.value = replace(cell.value, members=None)
 
 
 def _descendants(node: Node) -> Iterator[Node]:

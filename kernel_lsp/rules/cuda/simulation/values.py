@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import repeat
 
 from kernel_lsp.rules.cuda.literals import quotient, remainder
@@ -64,6 +65,27 @@ class Memory:
     """The bytes of dynamic shared memory that the launch gives; None where unknown."""
     is_racing: bool = False
     """True after a race, until the next barrier: what follows has the same cause."""
+    is_member: bool = False
+    """True for an array in a structure: that of the threads once they write to it."""
+    stored: dict[int | None, Value] = field(default_factory=dict)
+    """What a thread's own array holds, by the address in bytes, None for an unknown one."""
+    target: Cell | None = None
+    """The variable that a pointer made by ``&x`` refers to."""
+
+    def hold(self, address: Value, value: Value) -> None:
+        """Note what a thread writes to an array of its own."""
+        self.kind = "local" if self.is_member else self.kind
+        if self.kind == "local":
+            at = address.number if isinstance(address.number, int) and not address.origins else None
+            new, old = replace(unknown(value), is_own=value.is_of_each), self.stored.get(at)
+            self.stored[at] = new if old is None else _either(old, new)
+
+    def stored_at(self, address: Value) -> Value | None:
+        """Return what an element, or any one where the address is unknown, may hold; None where nothing sets it."""
+        is_known = isinstance(address.number, int) and address.number in self.stored and None not in self.stored
+        if is_known and isinstance(address.number, int):
+            return self.stored[address.number]
+        return reduce(_either, self.stored.values()) if self.stored else None
 
     @property
     def n_bytes(self) -> int | None:
@@ -98,11 +120,18 @@ class Value:
     """True for an unknown number that has a known part of each thread's own."""
     parts: list[int] | None = None
     """The threads whose data each thread's value contains, one bit for each; None where that is not followed."""
+    members: dict[str, Cell] | None = None
+    """The members of a structure; None for numbers, and for structures of which nothing is known."""
 
     @property
     def differs(self) -> bool:
         """Return whether the value may differ between the threads of a block."""
         return self.varies if self.number is None else isinstance(self.number, list)
+
+    @property
+    def is_of_each(self) -> bool:
+        """Return whether each thread has a number of its own, or an unknown one with such a part."""
+        return self.is_own or (isinstance(self.number, list) and len(set(self.number)) == len(self.number))
 
     @property
     def is_open(self) -> bool:
@@ -162,6 +191,24 @@ def room_of(base: Value, memory: Memory) -> tuple[int, int | None]:
         return 0, None
     is_whole = base.number % base.width == 0 and n_bytes % base.width == 0
     return base.number // base.width, n_bytes // base.width if is_whole else None
+
+
+def cell_of(value: Value, type_text: str = "") -> Cell:
+    """Return a variable with this value and a copy of each of its members."""
+    if not value.members:
+        return Cell(value, type_text)
+    members = {name: copy_of(member) for name, member in value.members.items()}
+    return Cell(replace(value, members=None), type_text, None, members)
+
+
+def copy_of(cell: Cell) -> Cell:
+    """Return a variable with the same value and the same members."""
+    return replace(cell, members={name: copy_of(member) for name, member in cell.members.items()})
+
+
+def _either(one: Value, two: Value) -> Value:
+    """Return one of two values: it is each thread's own if both are."""
+    return replace(unknown(one, two), is_own=one.is_own and two.is_own)
 
 
 def unknown(*sources: Value, origins: int = 0) -> Value:

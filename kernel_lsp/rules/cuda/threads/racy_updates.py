@@ -257,6 +257,11 @@ def _is_by_data(function: Function, target: Node, axis: _Axis) -> bool:
 
 
 def _depends(function: Function, load: Node, axis: _Axis) -> bool:
+    """Return whether an element of an array differs along the axis. The simulation follows what a thread's own array
+    holds."""
+    array = root_of(function, load)
+    if array is not None and array.is_array and not array.is_shared and array not in function.parameters:
+        return False
     return not function.names_in(load).isdisjoint(axis.names) and not has_hiding_call(function, load)
 
 
