@@ -191,3 +191,132 @@ def upscale(model, frames):
 )
 def test_a_wait_completes_copies_to_the_host(copy: str, is_found: bool) -> None:
     assert ("KL108" in codes(WAIT.replace("COPY", copy))) is is_found
+
+
+SCORES = """
+import torch
+
+
+@torch.no_grad()
+def score(model, loader):
+    found, total = [], 0
+    for x, y in loader:
+        rank = model(x.cuda()).argsort(-1, descending=True)
+        hit = rank[:, :3].eq(y.cuda()[:, None])
+        BODY
+    return found, total
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("total += hit.sum().cpu().numpy()", True),
+        ("n = hit.any(-1).float().sum()\n        total += int(n.cpu())", True),
+        ("found.append(hit.float().mean().tolist())", True),
+        ("found.append(rank.cpu().numpy())", False),
+        ("found.append(hit.any(-1).sum(0).cpu())", False),
+        ("found += rank[:, 0].tolist()", False),
+    ],
+)
+def test_totals_of_a_batch_are_no_output(body: str, is_found: bool) -> None:
+    assert ("KL105" in codes(SCORES.replace("BODY", body))) is is_found
+
+
+TERMS = """
+import torch
+from torch.nn import functional as F
+
+
+def improve(policy, optimizer, data, schedule, weight=0.5):
+    seen = 0.0
+    for step, part in enumerate(data):
+        rate = schedule(step)
+        gain = (policy.logp(part) * part.gain).mean()
+        miss = -0.5 * (policy.worth(part) - part.back).pow(2).mean()
+        near = F.mse_loss(policy.worth(part), part.back)
+        LOSS
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        BODY
+    return seen
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "body", "is_found"),
+    [
+        ("total = weight * near - gain", "seen += float(gain)", True),
+        ("total = -(miss + rate * near)", "seen += near.item()", True),
+        ("total = gain - weight * miss", "seen = {'miss': float(miss)}", True),
+        ("total = rate * near - gain", "seen += float(rate)", False),
+        ("total = rate * near - gain", "seen += float(weight)", False),
+        ("total = rate * near - gain", "seen += gain.detach()", False),
+        ("total = rate * near - gain", "if step % 50 == 0: seen += float(gain)", False),
+    ],
+)
+def test_terms_of_a_loss_are_on_the_device(loss: str, body: str, is_found: bool) -> None:
+    assert ("KL105" in codes(TERMS.replace("LOSS", loss).replace("BODY", body))) is is_found
+
+
+@pytest.mark.parametrize(("made", "is_found"), [("", False), (", device='cuda'", True)])
+def test_numbers_drawn_on_the_cpu_need_no_wait(made: str, is_found: bool) -> None:
+    text = """
+import torch
+
+
+def fit(model, texts, optimizer):
+    for _ in range(100):
+        places = torch.randint(9, (4,)MADE).tolist()
+        model(texts[places]).mean().backward()
+        optimizer.step()
+"""
+    assert ("KL105" in codes(text.replace("MADE", made))) is is_found
+
+
+SHARED = """
+import torch
+from torch import nn
+N_WORDS = 200_000
+
+
+class Out(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.rows = TABLE
+
+    def forward(self, x):
+        return COMPUTED
+
+
+class Loss(nn.Module):
+    def forward(self, scores, target):
+        return -torch.log_softmax(scores, -1).gather(-1, target).mean()
+
+
+class Task(nn.Module):
+    def __init__(self, n_tags):
+        super().__init__()
+        self.words, self.tags = nn.Embedding(N_WORDS, 64), nn.Linear(64, n_tags)
+        self.out = Out(self.GIVEN)
+        self.loss = Loss()
+
+    def forward(self, x, target):
+        return self.loss(self.out(x), target)
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "computed", "given", "is_found"),
+    [
+        ("table.weight", "nn.functional.linear(x, self.rows)", "words", True),
+        ("table.weight", "x @ self.rows.T", "words", True),
+        ("table", "torch.matmul(x, self.rows.weight.t())", "words", True),
+        ("table.weight", "nn.functional.linear(x, self.rows)", "tags", False),
+        ("table", "self.rows(x)", "tags", False),
+    ],
+)
+def test_a_module_is_given_logits_of_a_shared_table(table: str, computed: str, given: str, is_found: bool) -> None:
+    text = SHARED.replace("TABLE", table).replace("COMPUTED", computed).replace("GIVEN", given)
+    assert ("KL161" in codes(text)) is is_found

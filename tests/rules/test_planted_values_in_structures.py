@@ -142,3 +142,75 @@ def test_options_of_a_result_check_no_dtype(check: str, made: str, pointer: str,
     found = codes(text)
     assert ("KL264" in found) is is_found
     assert not found & {"KL261", "KL266"}
+
+
+COPIES = """
+struct Graph {
+    int n_nodes = 0;
+    int* first = nullptr;
+    int* next = nullptr;
+    explicit Graph(const std::vector<int>& from, int n) : n_nodes(n) {
+        ALLOCATE
+        COPY
+    }
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("allocate", "copy", "is_found"),
+    [
+        ("n_nodes * sizeof(int)", "(n_nodes + 1) * sizeof(int)", True),
+        ("sizeof(int) * from.size()", "sizeof(int) * (1 + from.size())", True),
+        ("(n - 1) * sizeof(int)", "n * sizeof(int)", True),
+        ("n * sizeof(int)", "(n + 2) * sizeof(int)", True),
+        ("(n_nodes + 1) * sizeof(int)", "(n_nodes + 1) * sizeof(int)", False),
+        ("(n_nodes + 1) * sizeof(int)", "n_nodes * sizeof(int)", False),
+        ("(n_nodes + 1) * sizeof(int)", "(n_nodes - 1) * sizeof(int)", False),
+        ("from.size() * sizeof(int)", "(n + 1) * sizeof(int)", False),
+    ],
+)
+def test_copies_of_one_more_element_are_beyond(allocate: str, copy: str, is_found: bool) -> None:
+    head = "cudaMalloc(&first, SIZE); cudaMemcpy(first, from.data(), ".replace("SIZE", allocate)
+    text = COPIES.replace("ALLOCATE", head.partition("; ")[0] + ";")
+    text = text.replace("COPY", f"{head.partition('; ')[2]}{copy}, cudaMemcpyHostToDevice);")
+    assert ("KL254" in codes(text)) is is_found
+
+
+def test_a_member_that_changes_in_between_is_no_size() -> None:
+    allocate = "cudaMalloc(&first, n_nodes * sizeof(int)); n_nodes = n - 2;"
+    copy = "cudaMemcpy(first, from.data(), (n_nodes + 1) * sizeof(int), cudaMemcpyHostToDevice);"
+    assert "KL254" not in codes(COPIES.replace("ALLOCATE", allocate).replace("COPY", copy))
+
+
+PARTS = """
+int stream_parts(int n, int part) {
+    float *a, *b;
+    MAKE
+    cudaMalloc((void**)&b, n * sizeof(float));
+    for (int at = 0; at < n; at += part) {
+        cudaMemcpyAsync(TO, FROM, part * sizeof(float), KIND);
+    }
+    return cudaDeviceSynchronize();
+}
+"""
+PINNED, UNIFIED = "cudaMallocHost((void**)&a, n * sizeof(float));", "cudaMallocManaged(&a, n * sizeof(float));"
+UP, DOWN = "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"
+
+
+@pytest.mark.parametrize(
+    ("make", "to", "source", "kind", "is_found"),
+    [
+        (PINNED, "a + at", "b + at", UP, True),
+        (PINNED, "&b[at]", "&a[at]", DOWN, True),
+        (PINNED, "(char*)(b + at)", "a + at", DOWN, True),
+        ("a = new float[n];", "at + a", "b + (at - 1)", UP, True),
+        (PINNED, "a + at", "b + at", DOWN, False),
+        (PINNED, "&b[at]", "&a[at]", UP, False),
+        (UNIFIED, "b + at", "a + at", UP, False),
+        (UNIFIED, "a + at", "b + at", DOWN, False),
+    ],
+)
+def test_parts_of_arrays_are_on_their_sides(make: str, to: str, source: str, kind: str, is_found: bool) -> None:
+    text = PARTS.replace("MAKE", make).replace("TO,", f"{to},").replace("FROM", source).replace("KIND", kind)
+    assert ("KL255" in codes(text)) is is_found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from kernel_lsp.rules.pytorch.cost import MAX_STEPS, value_above
 from kernel_lsp.rules.pytorch.program import flow
@@ -134,7 +135,27 @@ def classes_of_view(logits: ast.expr, scope: Scope) -> int:
 def head_size(logits: ast.expr, scope: Scope, depth: int = 0) -> int:
     """Return the number of outputs of the layer that computes the logits; 0 if the file does not say it."""
     found = flow.origins(logits, scope) if depth < MAX_STEPS else []
-    return max((_head_size(each, where, depth + 1) for each, where in found), default=0)
+    sizes = [_head_size(each, where, depth + 1) for each, where in found]
+    given = (value for each, where in found for value in _given_to_module(each, where))
+    return max((*sizes, *(head_size(each, where, depth + 1) for each, where in given)), default=0)
+
+
+def _given_to_module(node: ast.expr, scope: Scope) -> Iterator[flow.Value]:
+    """Yield what calls of a module of the file, by the names that hold it, give for a parameter of its forward."""
+    function = scope.function
+    is_given = isinstance(node, ast.Name) and node.id in scope.parameters and node.id not in scope.assigned
+    if function is None or function.owner is None or function.name != "forward" or not is_given:
+        return
+    held: set[str] = set()
+    for each in nodes_of(scope.module.tree, ast.Assign):
+        match each:
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=ast.Call(func=made)):
+                held |= {name} if isinstance(made, ast.Name) and made.id == function.owner.name else set()
+    callers = [scope.program.scope_of(each) for name in held for each in scope.functions.calling.get(name, [])]
+    for caller, call in ((each, call) for each in callers for call in each.calls):
+        if flow.called_name(call) in held and function in flow.callees(call, caller):
+            given = flow.bound(call, function)
+            yield from ((value, caller) for taker, value in given if isinstance(node, ast.Name) and taker == node.id)
 
 
 def _head_size(node: ast.expr, scope: Scope, depth: int) -> int:
@@ -143,7 +164,7 @@ def _head_size(node: ast.expr, scope: Scope, depth: int) -> int:
             ast.BinOp(op=ast.MatMult(), right=weight)
             | ast.Call(func=ast.Attribute(attr="matmul" | "linear"), args=[_, weight, *_])
         ):
-            return _rows_of(weight, scope)
+            return _rows_of(weight, scope) or _rows_behind(weight, scope)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=attribute)):
             return _outputs_of(attribute, scope)
         case ast.Call(func=ast.Attribute(value=owner)) | ast.Subscript(value=owner):
@@ -194,6 +215,35 @@ def _rows_of(weight: ast.expr, scope: Scope) -> int:
                 if ast.unparse(target) in tables and scope.dotted(made.func).endswith("nn.Embedding") and init:
                     return _number(rows, init, scope)
     return 0
+
+
+def _rows_behind(weight: ast.expr, scope: Scope) -> int:
+    """Return the rows of the weight of an embedding or layer, which other classes of the file may have made."""
+    sizes = [0]
+    for found, where in flow.origins(_untransposed(weight), scope):
+        each = _untransposed(found)
+        owners = flow.origins(each.value, where) if isinstance(each, ast.Attribute) and each.attr == "weight" else []
+        for made, there in owners:
+            kind = there.dotted(made.func).rpartition(".")[2] if isinstance(made, ast.Call) else ""
+            place = {"Embedding": 0, "Linear": 1}.get(kind)
+            if place is not None and isinstance(made, ast.Call) and len(made.args) > place:
+                sizes.append(_number_of_file(made.args[place], there))
+    return max(sizes)
+
+
+def _untransposed(node: ast.expr) -> ast.expr:
+    """Return w of ``w.T`` or ``w.t()``."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(value=inner, attr=attr)) | ast.Attribute(value=inner, attr=attr) if (
+                attr in _TRANSPOSES
+            ):
+                node = inner
+            case _:
+                return node
+
+
+_TRANSPOSES = ("T", "t", "mT", "transpose", "detach", "to")
 
 
 def _outputs_of(attribute: str, scope: Scope) -> int:

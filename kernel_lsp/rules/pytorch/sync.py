@@ -298,7 +298,7 @@ def _is_repeated(call: ast.Call, name: str, scope: Scope) -> bool:
     """Return whether a loop reads the value in each iteration, here or where the file calls this function."""
     loop = scope.loop_around(call)
     if loop is not None:
-        is_output = name in _OUTPUTS and turns_gradients_off(scope)
+        is_output = name in _OUTPUTS and turns_gradients_off(scope) and not _is_total(call, scope)
         is_few = isinstance(loop, ast.For) and _OPTIONS.match(ast.unparse(loop.iter)) is not None
         return not (is_output or is_few or is_occasional(call, loop, scope) or holds_steps(loop, scope))
     read = call.args[0] if call.args else getattr(call.func, "value", call)
@@ -306,6 +306,23 @@ def _is_repeated(call: ast.Call, name: str, scope: Scope) -> bool:
     return not is_of_caller and not flow.is_conditional(call, scope) and flow.runs_each_step(scope)
 
 
+def _is_total(call: ast.Call, scope: Scope) -> bool:
+    """Return whether the value is one number of a whole batch: ``hits.sum().cpu()``."""
+    node = call.func.value if isinstance(call.func, ast.Attribute) else call
+    for _ in range(flow.MAX_HOPS):
+        node = scope.definition(node)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if node.func.attr in _TOTALS and not node.args and not node.keywords:
+            return True
+        if node.func.attr not in _KEEPS_TOTAL:
+            return False
+        node = node.func.value
+    return False
+
+
+_TOTALS = ("sum", "mean", "max", "min", "all", "any", "norm", "count_nonzero", "prod")
+_KEEPS_TOTAL = ("detach", "cpu", "float", "double", "long", "int", "to")
 _TRUTHS = ("any", "all", "isnan", "isfinite", "isinf")
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.host.integer_values import calls_by_others, known_value
-from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, pointer_of, product_of
+from kernel_lsp.rules.cuda.host.memory_sides import pointer_of
+from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, product_of
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.model import Function

@@ -10,9 +10,8 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, WARNING, declare, hit, launches_in, rewrite
 from kernel_lsp.rules.cuda.host.integer_values import calls_by_others, definition, expanded, known_value, launch_parts
-from kernel_lsp.rules.cuda.host.owners import owner_of_call
+from kernel_lsp.rules.cuda.host.memory_sides import pointer_of, side_of
 from kernel_lsp.rules.cuda.kernel_texts import counts_of_elements, type_parameters
-from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes
@@ -45,8 +44,6 @@ _OF_SEVERAL = re.compile(
 """Types of several numbers each."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?(?:\w+(?:\.|->))+size\(\)\)?")
-_HOST_CONTAINER = re.compile(r"(?:const\s+)?(?:std\s*::\s*)?(?:vector|array|string)\b")
-_HOST_ACCESSORS = ("data", "c_str", "begin")
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 
 
@@ -155,7 +152,7 @@ def copy_direction(function: Function) -> Iterator[Hit]:
                 yield hit(function.file, argument, message)
         if kind not in _KINDS.values():
             continue
-        to, source = _side(function, arguments[0]), _side(function, arguments[1])
+        to, source = side_of(function, arguments[0]), side_of(function, arguments[1])
         right = _KINDS.get((source, to), "")
         stated = next(sides for sides, name in _KINDS.items() if name == kind)
         is_wrong = (source and source != stated[0]) or (to and to != stated[1])
@@ -180,40 +177,6 @@ def _copies(function: Function) -> Iterator[tuple[Node, list[Node], str]]:
             kind = given.get(texts[3])
             text = texts[3] if kind is None else function.source(kind)
             yield kind or call, [given[texts[0]], given[texts[1]]], text
-
-
-def pointer_of(function: Function, node: Node | None, levels: int = 1, depth: int = 0) -> Variable | None:
-    """Return the pointer to elements in ``x`` or ``*out``, and with two levels in ``(void**)&x`` or ``out``."""
-    if node is None or depth > 4:
-        return None
-    if node.type in ("cast_expression", "parenthesized_expression"):
-        inner = node.child_by_field_id(fields.VALUE) or (node.named_children[-1] if node.named_children else None)
-        return pointer_of(function, inner, levels, depth + 1)
-    if node.type == "pointer_expression":
-        step = -1 if function.source(node).startswith("&") else 1
-        return pointer_of(function, node.child_by_field_id(fields.ARGUMENT), levels + step, depth + 1)
-    if node.type == "call_expression" and function.callee(node) == "reinterpret_cast":
-        return pointer_of(function, next(iter(function.arguments(node)), None), levels, depth + 1)
-    variable = function.variable(node)
-    if variable is None:
-        return _member_pointer(function, node) if levels == 1 else None
-    if not variable.is_pointer or len(function.named(variable.name)) != 1:
-        return None
-    declared = function.source(variable.declaration).replace(" ", "")
-    n_levels = 2 if f"**{variable.name}" in declared else 1
-    return variable if n_levels == levels else None
-
-
-def _member_pointer(function: Function, node: Node) -> Variable | None:
-    """Return the pointer that is a member: of its owner's structure, or the only member of its name in the file."""
-    name = re.split(r"\.|->", function.source(node))[-1].strip()
-    if node.type not in ("identifier", "field_expression") or function.named(name):
-        return None
-    owner = function.variable(node.child_by_field_id(fields.ARGUMENT)) if node.type == "field_expression" else None
-    structures = function.file.members
-    inside = structures.get(plain_name(owner.element)) if owner is not None else None
-    known = [members[name] for members in ([inside] if inside else structures.values()) if name in members]
-    return known[0] if len(known) == 1 and known[0].is_pointer else None
 
 
 def _element_bytes(function: Function, pointer: Variable) -> int | None:
@@ -324,111 +287,87 @@ def _has_call(function: Function, node: Node) -> bool:
     return any(True for _ in function.calls.within(node))
 
 
-def _side(function: Function, node: Node) -> str:
-    """Return the side that a pointer points to, ``host`` or ``device``; an empty text if it is unknown."""
-    text = function.source(node)
-    if node.type == "pointer_expression" and text.startswith("*"):
-        return _side_of_result(function, text)
-    if (found := owner_of_call(function, node)) is not None:
-        method, owner = found
-        if method in _HOST_ACCESSORS and _HOST_CONTAINER.match(owner.type_text):
-            return "host"
-        known = {(method, plain_name(owner.type_text), side): side for side in ("device", "host")}
-        return next((side for key, side in known.items() if key in function.file.accessor_sides), "")
-    if node.type == "pointer_expression":
-        return "" if re.search(r"\bd_|\bdev|thrust|\(", text) else "host"
-    variable = pointer_of(function, node)
-    if variable is None or not function.named(variable.name):
-        root = function.variable(node)
-        if root is None:
-            return _side_of_member(function, text)
-        return "host" if root.is_array else ""
-    body = function.source(function.body)
-    name = re.escape(variable.name)
-    if re.search(rf"cudaMalloc(?:Async)?\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?&\s*{name}\b", body):
-        return "device"
-    if re.search(rf"\b(?:cudaMallocManaged|cudaHostAlloc)\s*\([^;]*&\s*{name}\b", body):
-        return ""
-    is_made = variable.value is not None and re.search(r"\b(?:malloc|calloc|new)\b", function.source(variable.value))
-    if is_made or re.search(rf"\b{name}\s*=\s*(?:\([^()]*\)\s*)?(?:malloc|calloc|new)\b", body):
-        return "host"
-    return _side_by_name(variable.name)
-
-
-def _side_of_result(function: Function, text: str) -> str:
-    """Return the side of ``*out``, a pointer that the caller gets: ``device`` where this function allocates it so."""
-    name = re.escape(text.lstrip("* "))
-    is_made = re.search(rf"cudaMalloc(?:Async)?\s*\(\s*(?:\(\s*void\s*\*\*\s*\)\s*)?{name}\b", function.text)
-    return "device" if is_made else ""
-
-
-def _side_of_member(function: Function, text: str) -> str:
-    """Return the side of a member, or of a pointer outside of functions, as the file allocates it."""
-    name = re.fullmatch(r"(?:\w+\s*(?:\.|->)\s*)*(\w+)", text)
-    owners = [] if name is None else [each for each in function.file.members.values() if name[1] in each]
-    if name is None or (name[0] != name[1] and len(owners) != 1):
-        return ""  # another structure may have its member of this name on the other side
-    sides = {side for known, side in function.file.allocated_sides if known == name[1]}
-    return sides.pop() if len(sides) == 1 else "" if sides else _side_by_name(name[1])
-
-
-def _side_by_name(name: str) -> str:
-    found = _SIDE.match(name)
-    return "" if found is None else "host" if found.lastgroup == "host" else "device"
-
-
-_SIDE = re.compile(r"(?P<host>h_|host(?:_|$)|\w*_host_?$)|(?P<device>d_|(?:dev|device)(?:_|$)|\w*_(?:dev|device)_?$)")
-"""Names that say on which side their memory is."""
+Size = tuple[int, frozenset[str], int]
+"""A product: its constant factor, the names of the others, and what is added to one of these."""
 
 
 def _copies_beyond(function: Function) -> Iterator[Hit]:
-    """Yield the copies of more bytes than this function allocates for one of their pointers: ``2 * n`` for ``n``."""
-    allocated: dict[str, tuple[int, frozenset[str]]] = {}
+    """Yield the copies of more bytes than this function allocates for one of their pointers: ``2 * n`` or ``n + 1``
+    for ``n``."""
+    allocated: dict[str, Size] = {}
     for call in function.calls_named(tuple(ALLOCATIONS)):
         arguments = function.arguments(call)
         pointer = pointer_of(function, arguments[0], 2) if len(arguments) > 1 else None
         size = None if pointer is None else _factors(function, arguments[1])
         if pointer is not None and size is not None:
             name = function.source(arguments[0]).rpartition("&")[2].strip(" ()") or pointer.name
-            allocated[name] = size if name not in allocated else (1 << 62, frozenset())
+            allocated[name] = size if name not in allocated else (1 << 62, frozenset(), 0)
     for call in function.calls_named(tuple(_COPIES)) if allocated else ():
         arguments = function.arguments(call)
         size = _factors(function, arguments[2]) if len(arguments) > 2 else None
         n_sides = 1 if "Memset" in function.callee(call) else 2
         for argument in arguments[:n_sides] if size is not None else ():
             known = allocated.get(function.source(argument))
-            if size is None or known is None:
-                continue
-            is_more = known[1] == size[1] and size[0] > known[0]
-            is_more = is_more or (known[1] < size[1] and size[0] >= known[0] and known[1] | {""} != {""})
-            if is_more:
+            if size is not None and known is not None and _exceeds(size, known):
                 message = f"copy beyond the allocation: `{function.source(argument)}` has fewer bytes"
                 yield hit(function.file, arguments[2], message)
 
 
-def _factors(function: Function, node: Node | None, depth: int = 0) -> tuple[int, frozenset[str]] | None:
-    """Return a product's constant and its other factors; None where it is no product of distinct factors."""
+def _exceeds(size: Size, known: Size) -> bool:
+    """Return whether a size is larger than another one, whatever their names stand for."""
+    if size[1] == known[1]:
+        return size[0] >= known[0] and size[2] >= known[2] and (size[0] > known[0] or size[2] > known[2])
+    is_whole = size[2] == known[2] == 0
+    return is_whole and known[1] < size[1] and size[0] >= known[0] and known[1] | {""} != {""}
+
+
+def _factors(function: Function, node: Node | None, depth: int = 0) -> Size | None:
+    """Return a product's factors; None where it is no product of distinct factors, one of which may be a sum with a
+    constant."""
     if node is None or depth > MAX_DEPTH:
         return None
     value = known_value(function, node)
     if value is not None:
-        return value, frozenset()
+        return value, frozenset(), 0
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
         return _factors(function, node.named_children[0], depth + 1)
-    if node.type == "binary_expression" and function.operator(node) == "*":
-        sides = [_factors(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT)]
-        left, right = sides
-        if left is None or right is None or not left[1].isdisjoint(right[1]):
-            return None
-        return left[0] * right[0], left[1] | right[1]
+    if node.type == "binary_expression" and function.operator(node) in ("*", "+", "-"):
+        left, right = (_factors(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT))
+        is_known = left is not None and right is not None
+        return _combined(function.operator(node), left, right) if is_known and left and right else None
     value_node = definition(function, node)
     if value_node is not None:
         return _factors(function, value_node, depth + 1)
-    variable = function.variable(node)
-    is_fixed = node.type == "sizeof_expression" or (variable is not None and not variable.writes)
-    if node.type == "field_expression":
-        is_fixed = not re.search(rf"{re.escape(function.source(node))}\s*[-+*/]?=(?!=)", function.text)
-    return (1, frozenset((function.source(node),))) if is_fixed else None
+    return (1, frozenset((function.source(node),)), 0) if _is_fixed(function, node) else None
+
+
+def _combined(operator: str, left: Size, right: Size) -> Size | None:
+    if operator == "*":
+        is_product = left[1].isdisjoint(right[1]) and not (left[2] and right[2])
+        return (left[0] * right[0], left[1] | right[1], left[2] or right[2]) if is_product else None
+    if operator == "+" and not left[1]:
+        left, right = right, left
+    sign = 1 if operator == "+" else -1
+    is_sum = left[0] == 1 and len(left[1]) == 1 and not right[1]
+    return (1, left[1], left[2] + sign * right[0]) if is_sum else None
+
+
+def _is_fixed(function: Function, node: Node) -> bool:
+    """Return whether an expression has one value in the function: a name or member that it does not set, or the size
+    of a container that it leaves as it is."""
+    variable, text = function.variable(node), function.source(node)
+    if node.type == "sizeof_expression":
+        return True
+    if (container := re.fullmatch(r"(\w+)\.size\(\)", text)) is not None:
+        return not re.search(
+            rf"\b{container[1]}\.(?:resize|push_|pop_|assign|insert|emplace|erase|clear)", function.text
+        )
+    is_member = node.type == "field_expression" or (variable is None and text in function.file.member_integers)
+    if is_member:
+        return not re.search(
+            rf"{re.escape(text)}\s*(?:[-+*/]?=(?!=)|\+\+|--)|(?:\+\+|--){re.escape(text)}", function.text
+        )
+    return variable is not None and not variable.writes
 
 
 def _bytes_of_structure(function: Function, pointer: Variable | None, sizes: list[Node]) -> Iterator[Hit]:

@@ -4,6 +4,7 @@ each step of a model."""
 from __future__ import annotations
 
 import ast
+import re
 
 from kernel_lsp.rules.pytorch.program import flow
 from kernel_lsp.rules.pytorch.program.file_names import ModuleClass
@@ -40,6 +41,8 @@ def is_on_host(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
         match node:
             case ast.Call(func=ast.Attribute(attr="cpu")):
                 return True
+            case ast.Call(func=made) if scope.dotted(made) in _ON_CPU and keyword(node, "device") is None:
+                return not _SETS_DEVICE.search(scope.module.text)
             case ast.Call(func=ast.Attribute(value=inner)) if not scope.dotted(node.func).startswith("torch."):
                 device = keyword(node, "device") or (node.args[0] if node.args else None)
                 if isinstance(device, ast.Constant) and device.value == "cpu":
@@ -80,6 +83,7 @@ def _is_on_device(node: ast.expr, scope: Scope, depth: int) -> bool:
                 flow.once(scope, ("on device", name), lambda: _is_made_on_device(name, scope, depth), False)
                 or _is_followed_to_device(node, scope, depth)
                 or name in scope.backward_values
+                or _is_term_of_loss(name, scope)
                 or _is_loss_of_model(name, scope)
             )
         case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _ON_HOST | NOT_TENSOR_METHODS:
@@ -210,6 +214,11 @@ _ON_HOST = words(
 _READS = frozenset(("item", "tolist", "numpy", "cpu"))
 """Methods that bring a value to the CPU."""
 _RESULTS = ("loss", "logits", "T", "data", "values")
+_ON_CPU = frozenset(
+    f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "arange", "linspace", "tensor", "from_numpy")
+)
+"""Functions whose result is on the CPU where no device is stated."""
+_SETS_DEVICE = re.compile(r"set_default_(?:device|tensor_type)|with torch\.device")
 _NORMS = ("clip_grad_norm_", "get_total_norm")
 _LOGGING = ("info", "debug", "write", "log", "add_scalar", "set_postfix", "set_postfix_str", "set_description")
 """Methods of loggers and progress bars, which turn their arguments into text."""
@@ -262,6 +271,35 @@ def _calls_loss(function: ast.expr, scope: Scope) -> bool:
     root = _root(function)
     is_of_torch = scope.dotted(function).startswith("torch.")
     return (is_of_torch and is_loss and name.islower()) or (is_loss and root not in (None, *scope.names.imported))
+
+
+def _is_term_of_loss(name: str, scope: Scope) -> bool:
+    """Return whether the name stands for the mean or sum of a tensor, and a loss is a sum with it: ``a + 0.5 * b``."""
+    values = scope.assigned.get(name, ())
+    if name in scope.parameters or not any(_is_reduced(value, scope) for value in values):
+        return False
+    terms = (term for each in scope.backward_values for value in scope.assigned.get(each, ()) for term in _terms(value))
+    return name in terms
+
+
+def _terms(node: ast.expr) -> list[str]:
+    """Return the names in a sum of products."""
+    if isinstance(node, ast.BinOp):
+        return [*_terms(node.left), *_terms(node.right)]
+    return [node.id] if isinstance(node, ast.Name) else _terms(node.operand) if isinstance(node, ast.UnaryOp) else []
+
+
+def _is_reduced(node: ast.expr, scope: Scope) -> bool:
+    match node:
+        case ast.UnaryOp(operand=inner):
+            return _is_reduced(inner, scope)
+        case ast.BinOp(left=left, right=right):
+            return _is_reduced(left, scope) or _is_reduced(right, scope)
+        case ast.Call(func=ast.Attribute(value=inner, attr="mean" | "sum")):
+            return scope.dotted(inner).partition(".")[0] not in ("numpy", "statistics", "math")
+        case ast.Call(func=function):
+            return scope.dotted(function).startswith("torch.nn.functional.")
+    return False
 
 
 def _is_loss_of_model(name: str, scope: Scope) -> bool:
