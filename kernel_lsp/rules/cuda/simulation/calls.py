@@ -28,7 +28,6 @@ from kernel_lsp.rules.cuda.simulation.values import (
     Place,
     Value,
     applied,
-    cell_of,
     unknown,
 )
 from kernel_lsp.rules.cuda.variables import Variable, parameters_of
@@ -109,7 +108,7 @@ class Caller(Calculator):
         if not _PURE.fullmatch(name) and not _PURE.fullmatch(last) and not is_functor:
             self.forget()
         if last.startswith("make_") and len(values) > 1:
-            return vector_of(values)
+            return vector_of(values, last.removeprefix("make_"))
         is_here = definition is not None
         return (
             unknown(*values)
@@ -306,7 +305,8 @@ class Caller(Calculator):
         value = self.value(argument)
         if parameter.is_pointer and len(value.dims) <= 1 and value.memory is not None:
             value = replace(value, dims=())
-        return cell_of(self.cast(value, parameter.element) if not parameter.is_pointer else value, parameter.type_text)
+        value = self.cast(value, parameter.element) if not parameter.is_pointer else value
+        return self.variable_of(value, parameter.type_text)
 
     def template_values(self, outer: Node, given: list[Value | None]) -> dict[str, Value]:
         """Return the values of a template's parameters: those given, defaults, or unknown ones."""

@@ -51,6 +51,7 @@ class Calculator(Structures):
         self.readers = methods_of(type(self), "_value_of_")
         self.snippets: dict[str, tuple[ParsedCuda, Node | None]] = {}
         self.globals: dict[str, Cell] = {}
+        self.of_indices: dict[str, bool] = {}
         self.loaded: dict[tuple, Value] = {}
         x, y, _ = block
         everyone = range(self.n_threads)
@@ -104,7 +105,8 @@ class Calculator(Structures):
         if isinstance(place, Cell):
             if place.place is not None:
                 return self.load(place.place, node)
-            return replace(place.value, members=place.members) if place.members else place.value
+            has_indices = place.members and self.holds_indices(place.type_text)
+            return replace(place.value, members=place.members) if has_indices else place.value
         memory, address = place.memory, place.address
         if place.width == 0:  # a row of an array
             return replace(address, memory=memory)

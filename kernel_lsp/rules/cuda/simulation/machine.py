@@ -136,6 +136,10 @@ class Machine(ABC):
         """Find the variable or the element that an expression names."""
 
     @abstractmethod
+    def variable_of(self, value: Value, type_text: str) -> Cell:
+        """Return a variable with this value, and with its members where these may be indices."""
+
+    @abstractmethod
     def left_loop(self, loop: Loop) -> None:
         """Watch the end of a loop."""
 
@@ -252,7 +256,7 @@ class Machine(ABC):
         value = self.value(variable.value)
         if variable.is_pointer and value.memory is not None and value.dims:
             value = replace(value, dims=())
-        return cell_of(self.converted(value, variable), text)
+        return self.variable_of(self.converted(value, variable), text)
 
     def converted(self, value: Value, variable: Variable) -> Value:
         """Return the value as a variable's type holds it."""
@@ -430,7 +434,8 @@ class Machine(ABC):
         is_sure = self.mask is None and not self._is_unsure()
         if cell.members or value.members:
             cell.members = cell_of(value).members if is_sure else {}
-            cell.value = replace(cell.value, members=None)
+            if cell.value.members:
+                cell.value = replace(cell.value, members=None)
 
 
 def _descendants(node: Node) -> Iterator[Node]:

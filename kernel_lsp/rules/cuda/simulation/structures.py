@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.outline import CudaFile
 from kernel_lsp.rules.cuda.simulation.loops import Looper
 from kernel_lsp.rules.cuda.simulation.values import (
+    OF_FLOATS,
     UNKNOWN,
     Cell,
     Memory,
@@ -31,6 +32,8 @@ class Structures(Looper):
     """Evaluates members. Members of an initializer have their places as names until its type is known."""
 
     file: CudaFile
+    of_indices: dict[str, bool]
+    """Whether each type holds indices."""
 
     @abstractmethod
     def _builtin(self, name: str, axis: int) -> Value:
@@ -55,9 +58,27 @@ class Structures(Looper):
     def _value_of_initializer_pair(self, node: Node) -> Value:
         return self.value(node.child_by_field_id(fields.VALUE))
 
+    def holds_indices(self, type_text: str) -> bool:
+        """Return whether a structure has a member that may be an index. Others are followed as one value."""
+        known = self.of_indices.get(type_text)
+        if known is None:
+            inside = self.file.members.get(plain_name(type_text))
+            known = inside is None or any(each.is_integer or each.type_facts.is_integer for each in inside.values())
+            known = self.of_indices[type_text] = known and not OF_FLOATS.match(type_text)
+        return known
+
+    def variable_of(self, value: Value, type_text: str) -> Cell:
+        if value.members and self.holds_indices(type_text):
+            return cell_of(value, type_text)
+        value.members = None
+        return Cell(value, type_text)
+
     def named(self, type_text: str, value: Value) -> Value:
         """Return a structure whose members have the names of their type."""
         if not value.members or "0" not in value.members:
+            return value
+        if not self.holds_indices(type_text):
+            value.members = None
             return value
         names = self.file.members.get(plain_name(type_text), ()) or _AXES
         return replace(value, members=dict(zip(names, value.members.values(), strict=False)))
@@ -134,6 +155,6 @@ def composed(values: list[Value], names: tuple[str, ...]) -> Value:
     return found
 
 
-def vector_of(values: list[Value]) -> Value:
-    """Return a vector, ``make_float2(a, b)``."""
-    return composed(values, tuple(_AXES))
+def vector_of(values: list[Value], type_text: str) -> Value:
+    """Return a vector, ``make_int2(a, b)``."""
+    return unknown(*values) if OF_FLOATS.match(type_text) else composed(values, tuple(_AXES))

@@ -38,6 +38,8 @@ Mask = list[bool] | None
 UNSIGNED = 1 << 32
 _UNSIGNED = re.compile(r"unsigned|uint|size_t|uchar")
 _NARROW = re.compile(r"char|short|\bu?int(?:8|16)_t")
+OF_FLOATS = re.compile(r"(?:const\s+)?(?:float|double|__?half|half|__nv_bfloat16)\d\b")
+"""The type of a vector of floating-point numbers."""
 _MAX_NUMBER = 1 << 512
 WARP = 32
 
@@ -197,13 +199,15 @@ def cell_of(value: Value, type_text: str = "") -> Cell:
     """Return a variable with this value and a copy of each of its members."""
     if not value.members:
         return Cell(value, type_text)
-    members = {name: copy_of(member) for name, member in value.members.items()}
-    return Cell(replace(value, members=None), type_text, None, members)
+    return Cell(replace(value, members=None), type_text, None, copies(value.members))
 
 
-def copy_of(cell: Cell) -> Cell:
-    """Return a variable with the same value and the same members."""
-    return replace(cell, members={name: copy_of(member) for name, member in cell.members.items()})
+def copies(members: dict[str, Cell]) -> dict[str, Cell]:
+    """Return variables with the same values and members of their own."""
+    return {
+        name: Cell(each.value, each.type_text, each.place, copies(each.members) if each.members else {})
+        for name, each in members.items()
+    }
 
 
 def _either(one: Value, two: Value) -> Value:
