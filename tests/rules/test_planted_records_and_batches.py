@@ -320,3 +320,9 @@ class Task(nn.Module):
 def test_a_module_is_given_logits_of_a_shared_table(table: str, computed: str, given: str, is_found: bool) -> None:
     text = SHARED.replace("TABLE", table).replace("COMPUTED", computed).replace("GIVEN", given)
     assert ("KL161" in codes(text)) is is_found
+
+
+@pytest.mark.parametrize(("given", "is_found"), [("non_blocking=True", False), ("", True)])
+def test_an_input_from_pinned_memory_has_the_device_of_the_host(given: str, is_found: bool) -> None:
+    text = "import torch\n\n\ndef scale(model, x: torch.Tensor):\n    return torch.relu(x.cuda(GIVEN)) * 2\n"
+    assert ("KL126" in codes(text.replace("GIVEN", given))) is is_found

@@ -269,6 +269,8 @@ _ON_DEVICE = re.compile(r"\.cuda\(|\.to\(|device|_like\(|\.new_")
 )
 def hard_coded_cuda(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
+        if keyword(call, "non_blocking") is not None:
+            continue  # an input that is copied from pinned memory: its own device is the CPU
         method = call.func if isinstance(call.func, ast.Attribute) and scope.is_tensor(call.func.value) else None
         if method and method.attr == "cuda" and not call.args:
             yield hit(scope, call, "`.cuda()` names the device: use that of an input")
