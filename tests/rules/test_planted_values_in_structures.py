@@ -54,8 +54,9 @@ template <typename T> T* device_array(size_t n) {
 cudaError_t reserve(Item** to, int n) { return cudaMalloc(to, n * sizeof(Item)); }
 template <typename T> class Array {
     T* items_ = nullptr;
+    size_t n_;
 public:
-    explicit Array(size_t n) { cudaMalloc(&items_, n * sizeof(T)); }
+    explicit Array(size_t n) : n_(n) { cudaMalloc(&items_, NUMBER * sizeof(T)); }
     T* items() const { return items_; }
 };
 __global__ void age(Item* __restrict__ items) { const unsigned at = ME(); items[at].weight *= 0.5f; }
@@ -84,7 +85,14 @@ GIVEN = {
 @pytest.mark.parametrize("body", GIVEN.values(), ids=GIVEN)
 @pytest.mark.parametrize(("blocks", "is_found"), [("(kCount + 255) / 256", True), ("kCount / 300", False)])
 def test_threads_are_compared_with_elements(body: str, blocks: str, is_found: bool) -> None:
-    assert ("KL256" in codes(LAUNCH.replace("BODY", body).replace("BLOCKS", blocks))) is is_found
+    for number in ("n", "n_"):
+        text = LAUNCH.replace("BODY", body).replace("BLOCKS", blocks).replace("NUMBER", number)
+        assert ("KL256" in codes(text)) is is_found
+
+
+def test_a_class_may_allocate_more_elements() -> None:
+    text = LAUNCH.replace("BODY", GIVEN["class of the file"]).replace("BLOCKS", "(kCount + 255) / 256")
+    assert "KL256" not in codes(text.replace("NUMBER", "(n + 255) / 256 * 256"))
 
 
 @pytest.mark.parametrize(
@@ -214,3 +222,40 @@ UP, DOWN = "cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"
 def test_parts_of_arrays_are_on_their_sides(make: str, to: str, source: str, kind: str, is_found: bool) -> None:
     text = PARTS.replace("MAKE", make).replace("TO,", f"{to},").replace("FROM", source).replace("KIND", kind)
     assert ("KL255" in codes(text)) is is_found
+
+
+SEGMENTS = """
+struct Part { int begin, end; };
+__device__ Part part_of(const int* first, int i) { return {first[i], first[i + 1]}; }
+__device__ void bounds_of(const int* first, int i, int* a, int* b) { *a = first[i]; *b = first[i + 1]; }
+__global__ void scale_rows(const int* __restrict__ first, const int2* __restrict__ pairs, float* v, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    BODY
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (int k = first[i]; k < first[i + 1]; ++k) v[k] *= 0.5f;",
+        "const Part p = part_of(first, i); for (int k = p.begin; k < p.end; ++k) v[k] *= 0.5f;",
+        "int a, b; bounds_of(first, i, &a, &b); for (int k = a; k < b; ++k) v[k] *= 0.5f;",
+        "const int2 p = pairs[i]; for (int k = p.x; k < p.y; ++k) v[k] += 1.0f;",
+    ],
+)
+def test_segments_between_two_loads_belong_to_one_thread(body: str) -> None:
+    assert "KL219" not in codes(SEGMENTS.replace("BODY", body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for (int k = first[i]; k < n; k += 64) v[k] *= 0.5f;",
+        "const Part p = part_of(first, i); v[p.begin] += 1.0f;",
+        "const int2 p = pairs[i]; for (int k = p.x; k < n; ++k) v[k] += 1.0f;",
+    ],
+)
+def test_places_without_an_end_may_be_shared(body: str) -> None:
+    assert "KL219" in codes(SEGMENTS.replace("BODY", body))

@@ -68,16 +68,30 @@ def _assigned(function: Function, call: Node) -> str:
 
 def _contained(function: Function) -> Iterator[tuple[str, int]]:
     """Yield the texts for the pointer of a container with a number of elements: ``x.data().get()``."""
+    sides = function.file.accessor_sides
     for structure, name, size in _CONTAINER.findall(function.text):
-        methods = [
-            method for method, owner, side in function.file.accessor_sides if (owner, side) == (structure, _ON_GPU)
-        ]
-        is_known = structure == "device_vector" or bool(methods)
+        methods = [method for method, owner, side in sides if (owner, side) == (structure, _ON_GPU)]
+        is_known = structure == "device_vector" or (bool(methods) and _allocates_as_many(function, structure))
         n = _number(function, size) if is_known else None
         if n is not None and not re.search(rf"\b{name}\.(?:resize|push_|assign|insert|reserve)", function.text):
             for method in (*methods, "data().get"):
                 yield f"{name}.{method}()", n
             yield f"thrust::raw_pointer_cast({name}.data())", n
+
+
+def _allocates_as_many(function: Function, structure: str) -> bool:
+    """Return whether a class of the file allocates as many elements as its constructor is given."""
+    text = function.file.parsed.text
+    made = re.search(rf"\b{structure}\s*\(\s*[\w:\s]*?(\w+)\s*\)([^;{{}}]*)\{{([^}}]*)", text)
+    size = (
+        None
+        if made is None
+        else re.search(r"cudaMalloc\w*\([^;,]*,\s*(?:(\w+)\s*\*\s*)?sizeof\s*\(\w+\)(?:\s*\*\s*(\w+))?\s*\)", made[3])
+    )
+    if made is None or size is None:
+        return False
+    named = size[1] or size[2]
+    return named == made[1] or re.search(rf"\b{named}\s*[({{]\s*{made[1]}\s*[)}}]", made[2]) is not None
 
 
 def _number(function: Function, name: str) -> int | None:

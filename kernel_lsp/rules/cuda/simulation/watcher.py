@@ -455,7 +455,8 @@ class Watcher(Caller):
             return
         site = self.sites(node)[-1]
         if address.number is None:
-            if address.varies and address.loads and not address.is_own:
+            is_by_data = address.varies and address.loads and not address.is_own
+            if is_by_data and not self._is_in_a_segment(address, control):
                 self.note("KL219", site, "index")
             return
         mask = self.threads()

@@ -121,7 +121,7 @@ def _racy_updates(function: Function) -> Iterator[Hit]:
         if array is not None and is_common and _is_one_for_all(function, update, target, array):
             message = "racy update: all threads update this element, use an atomic operation or a reduction"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
-        elif is_by_data and not _is_for_one(function, update):
+        elif is_by_data and not _is_for_one(function, update) and not _is_in_a_segment(function, update, target):
             message = "racy update: threads with the same index lose updates, use an atomic operation"
             yield hit(function.file, target, message, *_atomic_fix(function, update, target, array))
         elif (
@@ -254,6 +254,20 @@ def _is_by_data(function: Function, target: Node, axis: _Axis) -> bool:
         if any(_varies(function, name, axis) and not _is_remainder(function, name) for name in plain - loaded):
             return False
     return chosen
+
+
+def _is_in_a_segment(function: Function, update: Node, target: Node) -> bool:
+    """Return whether a loop counts the index from one element of an array to another one: ``first[i]`` to
+    ``first[i + 1]``, the segment of one thread."""
+    loop = function.loop_around(update)
+    condition = None if loop is None else loop.child_by_field_id(fields.CONDITION)
+    ends = [] if condition is None else [root_of(function, each) for each in function.subscripts.within(condition)]
+    names = {name for index in indices_of(target) for name in names_in_text(function.source(index))}
+    counted = [variable for name in names for variable in function.named(name) if condition is not None]
+    counted = [each for each in counted if condition is not None and each.name in function.names_in(condition)]
+    values = [value for variable in counted for value in values_of(variable)]
+    starts = [root_of(function, each) for value in values for each in function.subscripts.within(value)]
+    return any(each is not None and each in ends for each in starts)
 
 
 def _depends(function: Function, load: Node, axis: _Axis) -> bool:
