@@ -260,7 +260,7 @@ def test_terms_of_a_loss_are_on_the_device(loss: str, body: str, is_found: bool)
     assert ("KL105" in codes(TERMS.replace("LOSS", loss).replace("BODY", body))) is is_found
 
 
-@pytest.mark.parametrize(("made", "is_found"), [("", False), (", device='cuda'", True)])
+@pytest.mark.parametrize(("made", "is_found"), [(")", False), (", device='cuda')", True), (").cuda()", True)])
 def test_numbers_drawn_on_the_cpu_need_no_wait(made: str, is_found: bool) -> None:
     text = """
 import torch
@@ -268,7 +268,7 @@ import torch
 
 def fit(model, texts, optimizer):
     for _ in range(100):
-        places = torch.randint(9, (4,)MADE).tolist()
+        places = torch.randint(9, (4,)MADE.tolist()
         model(texts[places]).mean().backward()
         optimizer.step()
 """

@@ -47,6 +47,8 @@ def is_on_host(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
                 device = keyword(node, "device") or (node.args[0] if node.args else None)
                 if isinstance(device, ast.Constant) and device.value == "cpu":
                     return True
+                if flow.called_name(node) in ("cuda", "to", "type_as"):
+                    return False
                 node = inner
             case ast.Compare(left=inner) | ast.BinOp(left=inner) | ast.Subscript(value=inner):
                 node = inner
