@@ -108,7 +108,9 @@ class Structures(Looper):
             found.members = self.named(found.type_text, replace(found.value, members=found.members)).members or {}
         if member not in found.members:
             array = self._array_in(plain_name(found.type_text), member)
-            new = _part_of(found.value, member) if found.value.differs else self.fresh()
+            new = unknown(found.value) if found.value.differs else self.fresh()
+            if new.loads and self.holds_indices(found.type_text):
+                new.loads = frozenset((memory, key, f"{inside}.{member}") for memory, key, inside in new.loads)
             found.members[member] = Cell(new if array is None else array)
         return found.members[member]
 
@@ -146,13 +148,6 @@ class Structures(Looper):
             array.is_set = True
             memory.members[name] = Value(0, 0, False, array, width, tuple(numbers))
         return memory.members[name]
-
-
-def _part_of(value: Value, member: str) -> Value:
-    """Return an unknown member of a structure, which is loaded from another place than its neighbours."""
-    found = unknown(value)
-    found.loads = frozenset((memory, key, f"{inside}.{member}") for memory, key, inside in value.loads)
-    return found
 
 
 def composed(values: list[Value], names: tuple[str, ...]) -> Value:
