@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 help:  ## list the targets
 	@echo "kernel-lsp: optimize PyTorch to CUDA, with or without a GPU"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*##/  make \1#/p' Makefile | awk -F'#' '{ printf "%-18s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*##/  make \1#/p' Makefile | awk -F'#' '{ printf "%-21s%s\n", $$1, $$2 }'
 	@echo
 	@echo "  variables: PYTHON=python3.12  TORCH=2.13.0  TARGET=model.py::Block  PYTEST_ARGS='-k plan -x'"
 
