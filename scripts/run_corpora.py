@@ -41,10 +41,11 @@ def main() -> int:
     if len(attacks) < len(known):
         print(f"not run: {len(known) - len(attacks)} that only a GPU can tell")
     print(f"on {_where(outcomes)}, in {time.monotonic() - started:.0f} s")
-    n_good = sum(_is_good(outcome, arguments.device) for outcome in outcomes)
-    if n_good < n_caught + n_passed:
-        print(f"caught by another verdict than the attack lists: {n_caught + n_passed - n_good}")
-    return 0 if n_good == len(attacks) + len(benign) else 1
+    wrong = [outcome for outcome in outcomes if not _is_good(outcome, arguments.device)]
+    for outcome in wrong:  # again, since a log may keep its last lines alone
+        _print(outcome, is_good=False)
+        print(f"      {what_failed(outcome)}", flush=True)
+    return 1 if wrong else 0
 
 
 async def _evaluated(attacks: list[Kernel], benign: list[Kernel], arguments: argparse.Namespace) -> list[Outcome]:
