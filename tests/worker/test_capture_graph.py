@@ -232,8 +232,7 @@ def test_a_method_of_a_plain_class_is_captured() -> None:
     assert ops(capture_text(text, "Act.apply", inputs=[X]).forward) == ["mul.Tensor"]
 
 
-def test_batch_norm_in_training_mode_uses_the_batch_and_says_so() -> None:
-    text = """
+NORMED = """
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -243,10 +242,22 @@ def test_batch_norm_in_training_mode_uses_the_batch_and_says_so() -> None:
         def forward(self, x):
             return self.bn(self.conv(x))
     """
+
+
+def test_batch_norm_in_training_mode_updates_its_statistics() -> None:
+    task = capture_text(NORMED, "Net", inputs=[tensor("x", 2, 3, 8, 8)], backward=True)
+    assert [output.name for output in task.forward.outputs] == ["out", "new_bn_running_mean", "new_bn_running_var"]
+    assert task.state_updates == {"bn.running_mean": "in place", "bn.running_var": "in place"}
+    assert task.counters == {"bn.num_batches_tracked": 1}
+    assert task.module_settings["bn.track_running_stats"] is True
+
+
+def test_batch_norm_uses_the_batch_alone_where_its_statistics_have_no_constant_weight_and_says_so() -> None:
+    text = NORMED.replace("BatchNorm2d(8)", "BatchNorm2d(8, momentum=None)")
     task = capture_text(text, "Net", inputs=[tensor("x", 2, 3, 8, 8)], backward=True)
     assert ops(task.forward) == ["convolution.default", "_native_batch_norm_legit.no_stats"]
     assert [a.name for a in task.tensors] == ["x", "conv_weight", "conv_bias", "bn_weight", "bn_bias"]
-    assert "running statistics are not updated" in task.notes[0]
+    assert "running ones are not updated" in task.notes[0]
     assert ops(task.backward)[1] == "_native_batch_norm_legit.no_stats"
 
 
@@ -270,7 +281,7 @@ def test_functional_dropout_that_follows_the_mode_is_left_out_too() -> None:
     assert ops(capture_text(text, "Net", inputs=[X]).forward) == ["mul.Tensor"]
 
 
-def test_a_buffer_that_the_module_updates_is_read_and_the_update_left_out() -> None:
+def test_a_buffer_that_the_module_updates_is_read_and_a_result() -> None:
     text = """
     class Net(nn.Module):
         def __init__(self):
@@ -282,8 +293,8 @@ def test_a_buffer_that_the_module_updates_is_read_and_the_update_left_out() -> N
             return x + self.total
     """
     task = capture_text(text, "Net", inputs=[X])
-    assert task.notes == ("the module updates its buffer 'total'; the operator does not",)
-    assert len(task.forward.outputs) == 1
+    assert task.state_updates == {"total": "in place"}
+    assert [output.name for output in task.forward.outputs] == ["out", "new_total"]
 
 
 def test_outputs_keep_the_names_of_what_is_returned() -> None:

@@ -41,12 +41,27 @@ def f(x):
         ("self.seen.append(x.shape)", "self.seen"),
         ("self.seen.append(x.detach())", "self.seen"),
         ("self.counter.n += 1", "self.counter"),
-        ("self.kept = x * 3", "self.kept"),
         ("self.n, self.kept = self.n + 1, x", "self.n, self.kept"),
     ],
 )
 def test_a_method_that_changes_its_module_is_refused(body: str, changed: str) -> None:
     check_refused(NET.replace("BODY", body), "Net", changed)
+
+
+@pytest.mark.parametrize(
+    "body", ["self.kept = x * 3", "self.kept = x", "self.kept = x if self.kept is None else self.kept + x"]
+)
+def test_a_tensor_of_the_inputs_that_a_module_keeps_is_a_result(body: str) -> None:
+    task = capture_text(NET.replace("BODY", body), "Net", inputs=[tensor("x", 4, 8)])
+    assert task.state_updates == {"kept": "assigned"}
+    assert [output.name for output in task.forward.outputs] == ["out", "new_kept"]
+    assert ("kept" in task.module_settings) == ("is None" in body)
+
+
+def test_a_module_that_keeps_more_tensors_than_an_operator_returns_is_refused() -> None:
+    body = "for n in range(65): setattr(self, f'kept{n}', x * n)"
+    with pytest.raises(TargetError, match="each call updates more than 64 tensors of the module, kept0 among them"):
+        capture_text(NET.replace("BODY", body), "Net", inputs=[tensor("x", 4, 8)])
 
 
 def test_a_function_that_counts_its_calls_is_refused() -> None:

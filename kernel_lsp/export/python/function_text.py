@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.export.python.operation_text import RUNTIME
 from kernel_lsp.export.python.python_text import (
@@ -83,7 +86,7 @@ def module_use(task: Task) -> list[str]:
     items = [f"{string_literal(name)}: {_literal(value)}" for name, value in settings.items()]
     modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}
     parts = [f"{string_literal(name.removesuffix(f'.{TRAINING}'))}: {value}" for name, value in modes.items()]
-    ties = [f"{string_literal(path)}: {string_literal(first)}" for path, first in task.module_ties.items()]
+    ties = _pairs(task.module_ties)
     lines = [
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
@@ -93,9 +96,15 @@ def module_use(task: Task) -> list[str]:
         *([f"training={task.module_settings[TRAINING]},"] if TRAINING in task.module_settings else []),
         *(dict_rows("modes={", parts) if parts else []),
         *(dict_rows("tied={", ties) if ties else []),
+        *(dict_rows("updates={", _pairs(task.state_updates)) if task.state_updates else []),
+        *(dict_rows("counters={", _pairs(task.counters)) if task.counters else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("
     return call_of_lines(before, lines, "),", depth=1)
+
+
+def _pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{string_literal(name)}: {_literal(value)}" for name, value in values.items()]
 
 
 def _code(task: Task) -> list[str]:

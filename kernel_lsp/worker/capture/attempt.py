@@ -4,6 +4,7 @@ bounds."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Callable
 
 import sympy
@@ -14,11 +15,12 @@ from ..host import without_cuda
 from ..valid_names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
 from .captured import Argument, Captured, is_lifted
-from .exported_program import Dim, Program, Wrapper, export_program, user_outputs
+from .exported_program import Dim, Program, Wrapper, depends_on_inputs, export_program, user_outputs
 from .graph import GraphReader, GraphText, is_random
 from .inputs import CallInputs
 from .load import Callee
 from .returned import returned_names
+from .side_effects import StateUpdate
 from .symbols import (
     Inexpressible,
     SymbolTable,
@@ -34,6 +36,10 @@ from .validation import agrees_at
 
 MAX_INLINE_CONSTANT = 1
 """A constant tensor of one element becomes a `full` node; a larger one becomes an argument."""
+
+
+MAX_UPDATES = 64
+"""Maximum tensors of a module's state that a call may update: each is a result of the operator."""
 
 
 class MustFix(Exception):
@@ -113,18 +119,45 @@ class Attempt:
             forward_text=forward,
             backward_text=backward_text,
             constants=constants,
-            notes=[*self._notes, *unused, *_lifted_notes(kept), *self._mutation_notes(program)],
+            notes=[*self._notes, *unused, *_lifted_notes(kept)],
         )
         self._settle_bounds(captured)
         return captured
 
     def _export(self) -> Program:
+        """Export the call, and again where it updates state that was not known."""
+        record = self._wrapper.record
+        updates = record.updates
+        while True:
+            try:
+                program = self._exported()
+                found = [path for path, increment in program.mutations.items() if increment is None]
+            except StateUpdate as update:
+                found = update.paths
+            else:
+                new = zip(updates, user_outputs(program.functional)[-len(updates) :]) if updates else ()
+                caches = [path for path, node in new if updates[path] and not depends_on_inputs(node)]
+                record.caches.update(caches)
+                for path in caches:
+                    del updates[path]
+                if not caches and updates.keys() >= set(found):
+                    return program
+            updates.update(dict.fromkeys([path for path in found if path not in updates], True))
+            if len(updates) > MAX_UPDATES:
+                raise TargetFailure(
+                    f"each call updates more than {MAX_UPDATES} tensors of the module, {found[0]} among them",
+                    file=self._place[0],
+                    line=self._place[1],
+                    next_step="optimize a smaller part, or leave the updates outside of the target",
+                )
+
+    def _exported(self) -> Program:
         self._wrapper.record.problem = None
         try:
             with without_cuda():
                 return export_program(self._wrapper, self._inputs, self._dynamic)
-        except Failure as failure:
-            raise failure
+        except (Failure, StateUpdate):
+            raise
         except BaseException as error:  # torch and the user's code may raise anything here; each becomes an answer
             if self._wrapper.record.problem is not None:
                 raise self._wrapper.record.problem from None
@@ -215,11 +248,11 @@ class Attempt:
         return preferred
 
     def _output_names(self) -> list[str]:
-        names = list(self._wrapper.record.output_names)
-        returned = returned_names(_user_function(self._callee))
-        if len(returned) == len(names):
-            names = [variable or name for variable, name in zip(returned, names)]
-        return names
+        record = self._wrapper.record
+        names, returned = record.output_names, returned_names(_user_function(self._callee))
+        if len(returned) == len(names) - len(record.updates):
+            names = [variable or name for variable, name in zip_longest(returned, names)]
+        return [*names]
 
     def _is_users(self, argument: Argument) -> bool:
         """Check whether the argument is an input that the user passes."""
@@ -233,6 +266,8 @@ class Attempt:
         if placeholder.role == "input":
             state = self._inputs.tensors[placeholder.index].state
             return state is None or state.requires_grad
+        if placeholder.role == "buffer":  # a state that the code assigns may have its graph
+            return self._wrapper.record.updates.get(placeholder.qualified_name, False)
         return placeholder.role == "parameter" and bool(placeholder.value.requires_grad)
 
     def _backward(self, program: Program, arguments: list[Argument], forward: GraphText) -> BackwardProgram:
@@ -305,9 +340,6 @@ class Attempt:
         leaves = self._inputs.tensors
         where = ", ".join(f"{leaves[i].name}.shape[{d}] = {leaves[i].shape[d]}" for i, d in sorted(dims))
         return MustFix(frozenset(dims), [f"fixed at the captured size: {where or 'every dim'} ({reason})"])
-
-    def _mutation_notes(self, program: Program) -> list[str]:
-        return [f"the module updates its buffer '{name}'; the operator does not" for name in program.mutated_buffers]
 
 
 def _user_function(callee: Callee) -> Callable[..., Any]:

@@ -14,12 +14,13 @@ from .exported_program import Dim, Wrapper, all_dims
 from .inputs import CallInputs
 from .lifting import with_draws
 from .load import Callee
-from .modes import choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
+from .modes import MODULE_KINDS, choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
 from .numbers import find_numbers
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
 MODE_NOTE = "captured in eval mode: training mode computes something else"
 DEEP_MODE_NOTE = "captured in eval mode: the module is deep, and training mode was not compared"
+STATISTICS_NOTE = "batch norm is in training mode: it uses the batch's statistics, and running ones are not updated"
 DEEP_NOTE = "the module is deep: only the first dim of each input may change"
 MAX_SYMBOLIC_LAYERS = 32
 """Maximum layers of a module whose inputs may change in every dim. A ResNet-18, which has 61, took 11 s of a processor
@@ -32,8 +33,9 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
     """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
     choose_mode(callee, source["kind"], with_backward)
     has_statistics = updates_statistics(callee.owner)
-    notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee)]))
-    wrapper = Wrapper(callee, inputs, source["file"], source["line"])
+    notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee, source["kind"])]))
+    place = (source["file"], source["line"])
+    wrapper = Wrapper(callee, inputs, *place, _updated_statistics(callee))
     dynamic = _symbolic_dims(callee, inputs, notes)
     for attempt in range(MAX_ATTEMPTS + 1):
         if attempt == MAX_ATTEMPTS:
@@ -41,9 +43,8 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
         try:
             with watched_mode(callee.owner) as reads:
                 captured = Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
-            again = Attempt(
-                source, callee, inputs, Wrapper(callee, inputs, source["file"], source["line"]), dynamic, []
-            )
+            other = Wrapper(callee, inputs, *place, wrapper.record.updates)
+            again = Attempt(source, callee, inputs, other, dynamic, [])
             _note_mode(captured, again, has_statistics, reads)
             find_numbers(captured, again, has_settings=not _is_deep(callee))
             return captured
@@ -58,7 +59,7 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
                 continue
             callee, inputs = with_draws(callee, inputs)
             notes += [note for note in inputs.notes if note not in notes]
-            wrapper = Wrapper(callee, inputs, source["file"], source["line"])
+            wrapper = Wrapper(callee, inputs, *place, wrapper.record.updates)
             dynamic = _symbolic_dims(callee, inputs, notes)
     raise AssertionError("an attempt without symbolic dims returns or raises a failure")
 
@@ -92,8 +93,10 @@ def refuse_empty(inputs: CallInputs, source: dict[str, Any]) -> None:
             )
 
 
-def prepare_module(callee: Callee) -> list[str]:
-    """Move the user's module to the CPU and into a mode whose result is a function of its arguments."""
+def prepare_module(callee: Callee, kind: str) -> list[str]:
+    """Move the user's module to the CPU and into a mode whose result is a function of its arguments. A batch norm in
+    training mode updates its statistics, but for a benchmark, which compares what it returns, and in a deep module,
+    where each would be two results more."""
     owner, notes = callee.owner, []
     if owner is None:
         return []
@@ -105,10 +108,11 @@ def prepare_module(callee: Callee) -> list[str]:
     if any(isinstance(m, dropout) and m.training and m.p > 0 for m in owner.modules()):
         owner.eval()
         notes.append(DROPOUT_NOTE)
+    leaves_out = kind not in MODULE_KINDS or _is_deep(callee)
     for module in owner.modules():
         if isinstance(module, dropout):
             module.eval()
-        if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and not callee.passes_state:
+        if _updates_statistics(module) and not callee.passes_state and (leaves_out or module.momentum is None):
             notes += _use_batch_statistics(module)
     return list(dict.fromkeys(notes))
 
@@ -139,11 +143,19 @@ def _note_mode(captured: Captured, again: Attempt, has_statistics: bool, reads: 
             captured.notes.append(DEEP_MODE_NOTE if is_deep else MODE_NOTE)
 
 
+def _updates_statistics(module: Any) -> bool:
+    return isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and module.track_running_stats
+
+
+def _updated_statistics(callee: Callee) -> dict[str, bool]:
+    """Return the running statistics that a call updates in place, by path."""
+    modules = callee.owner.named_modules() if callee.owner is not None and not callee.passes_state else ()
+    paths = [path for path, module in modules if _updates_statistics(module)]
+    return {f"{path}.{name}".strip("."): False for path in paths for name in ("running_mean", "running_var")}
+
+
 def _use_batch_statistics(module: Any) -> list[str]:
-    """Make a module in training mode depend on the batch alone: updates of running statistics, a side effect, are left
-    out."""
-    if not module.track_running_stats:
-        return []
+    """Make a module in training mode depend on the batch alone: updates of running statistics are left out."""
     module.track_running_stats = False
     module.running_mean = module.running_var = module.num_batches_tracked = None
-    return ["batch norm is in training mode: it uses the batch's statistics, and running statistics are not updated"]
+    return [STATISTICS_NOTE]

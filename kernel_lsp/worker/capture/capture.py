@@ -165,7 +165,7 @@ def _build(loaded: LoadedFile, source: dict[str, Any], settings: Settings, with_
         callee = resolve(loaded, declared)
         inputs = inputs_of(loaded, declared, callee.call)
         choose_mode(callee, source["kind"], with_backward)
-    callee.notes += prepare_module(callee)
+    callee.notes += prepare_module(callee, source["kind"])
     return _Built(settings, callee, inputs)
 
 

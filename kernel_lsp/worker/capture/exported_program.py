@@ -12,8 +12,8 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import torch
@@ -21,6 +21,8 @@ from torch._decomp import decomposition_table
 from torch.utils._traceback import CapturedTraceback
 
 from ..failure import TargetFailure, is_user_file
+from ..shipped.operator_settings import attribute
+from ..valid_names import identifier
 from .decomposed import DECOMPOSED, bags_as_rows
 from .inputs import CallInputs
 from .load import Callee
@@ -181,23 +183,29 @@ Dim = tuple[int, int]
 
 @dataclass
 class Record:
-    """The findings of the last call. Kept outside the module: export resets attributes that a call sets."""
+    """The findings of the last call. Kept outside the module: export resets attributes that a call sets. `updates` are
+    the buffers and attributes, by path, whose values after a call are results behind those of the code; True for one
+    that the code assigns, False for one that it changes in place. `caches` are attributes whose new values depend on no
+    input."""
 
     output_names: list[str]
     returns: str = ""
     problem: TargetFailure | None = None
+    updates: dict[str, bool] = field(default_factory=dict)
+    caches: set[str] = field(default_factory=set)
 
 
 class Wrapper(torch.nn.Module):
-    """Takes the user's tensors flat, calls the user's code with them in their positions, returns its tensors flat."""
+    """Takes the user's tensors flat, calls the user's code with them in their positions, returns its tensors flat, and
+    behind them what the code updates."""
 
-    def __init__(self, callee: Callee, inputs: CallInputs, file: str, line: int) -> None:
+    def __init__(self, callee: Callee, inputs: CallInputs, file: str, line: int, updates: Mapping[str, bool]) -> None:
         super().__init__()
         if callee.owner is not None:
             self.owner = callee.owner
         self._target = (callee, inputs.rebuild)
         self._place = (file, line)
-        self._record = (Record([]),)
+        self._record = (Record([], updates=dict(updates)),)
 
     @property
     def record(self) -> Record:
@@ -206,16 +214,31 @@ class Wrapper(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         callee, rebuild = self._target
         positional, keywords = rebuild(tensors)
+        updates = self.record.updates
+        before = {path: attribute(callee.owner, path) for path in updates}
         try:
-            with refused(callee, *self._place):
+            with refused(callee, *self._place, self.record.caches.union(updates)):
                 result = callee.call(*positional, **keywords)
                 flat = flatten_outputs(result, *self._place)
                 self.record.returns = returned_form(result, [tensor for _, tensor in flat], *self._place)
         except TargetFailure as problem:
             self.record.problem = problem
             raise
+        for path, old in before.items():
+            new = attribute(callee.owner, path)
+            updates[path] = new is not old
+            _restore(callee.owner, path, old)
+            flat.append((identifier(f"new_{path}"), new))
         self.record.output_names = [name for name, _ in flat]
         return tuple(tensor for _, tensor in flat)
+
+
+def _restore(owner: torch.nn.Module, path: str, old: Any) -> None:
+    """Set an attribute that is no buffer to what it was: export restores buffers alone."""
+    prefix, _, name = path.rpartition(".")
+    part = owner.get_submodule(prefix)
+    if name not in part._buffers:
+        setattr(part, name, old)
 
 
 @dataclass(frozen=True)
@@ -232,13 +255,13 @@ class Placeholder:
 
 @dataclass
 class Program:
-    """A captured call: `functional` is the user's code in ATen; `core` is its decomposition."""
+    """A captured call: `functional` is the user's code in ATen; `core` is its decomposition. `mutations` are the
+    buffers that the code changes, by path, with what a counter is increased by, None for any other."""
 
     functional: Any
     core: Any
     placeholders: list[Placeholder]
-    n_outputs: int
-    mutated_buffers: list[str]
+    mutations: dict[str, int | None]
     has_no_grad_region: bool
 
     @property
@@ -270,8 +293,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         functional,
         core,
         _placeholders(functional),
-        kinds.count("USER_OUTPUT"),
-        [_own(str(s.target)) for s in functional.graph_signature.output_specs if s.kind.name == "BUFFER_MUTATION"],
+        _mutations(functional),
         _has_no_grad_region(exported),
     )
 
@@ -329,9 +351,43 @@ def quiet() -> Iterator[None]:
 
 def user_outputs(exported: Any) -> list[Any]:
     """Return the graph's results that the user returned, as nodes. Buffer mutations come first and are left out."""
+    return [result for result, spec in _results(exported) if spec.kind.name == "USER_OUTPUT"]
+
+
+def _results(exported: Any) -> Iterator[tuple[Any, Any]]:
     results = next(node for node in reversed(exported.graph.nodes) if node.op == "output").args[0]
-    kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
-    return [result for result, kind in zip(results, kinds) if kind == "USER_OUTPUT"]
+    return zip(results, exported.graph_signature.output_specs)
+
+
+def depends_on_inputs(node: Any) -> bool:
+    """Return True if a node's value depends on any argument of its graph."""
+    todo, seen = [node], set()
+    while todo:
+        each = todo.pop()
+        if each.op == "placeholder":
+            return True
+        if each not in seen:
+            seen.add(each)
+            todo += each.all_input_nodes
+    return False
+
+
+def _mutations(exported: Any) -> dict[str, int | None]:
+    buffers = {spec.arg.name: str(spec.target) for spec in exported.graph_signature.input_specs}
+    mutated = ((node, str(spec.target)) for node, spec in _results(exported) if spec.kind.name == "BUFFER_MUTATION")
+    return {_own(target): _increment(node) if _counted(node, buffers) == target else None for node, target in mutated}
+
+
+def _counted(node: Any, buffers: dict[str, str]) -> str | None:
+    """Return the buffer of one integer that a node adds a number to, such as a count of calls."""
+    is_sum = node.target == torch.ops.aten.add.Tensor and not node.meta["val"].dtype.is_floating_point
+    if not is_sum or node.meta["val"].numel() != 1 or type(_increment(node)) is not int:
+        return None
+    return buffers.get(node.args[0].name)
+
+
+def _increment(node: Any) -> Any:
+    return node.args[1]
 
 
 WITHOUT_PRODUCT = 2

@@ -247,7 +247,7 @@ def is_same_in_other_mode(captured: Captured, again: Attempt) -> bool:
 
 def _computation(captured: Captured) -> tuple[Any, ...]:
     text = captured.forward_text
-    return [argument.name for argument in captured.arguments], text.nodes, text.outputs
+    return [argument.name for argument in captured.arguments], text.nodes, text.outputs, captured.program.mutations
 
 
 def _has_text(value: Any) -> bool:

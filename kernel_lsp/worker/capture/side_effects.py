@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import enum
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Callable
 
 import torch
@@ -24,20 +25,36 @@ TENSOR = "tensor"
 NUMBER = "number of the sizes"
 
 
+class StateUpdate(Exception):
+    """The code keeps tensors in attributes of its module, at `paths`."""
+
+    def __init__(self, paths: list[str]) -> None:
+        super().__init__()
+        self.paths = paths
+
+
 @contextlib.contextmanager
-def refused(callee: Callee, file: str, line: int | None) -> Iterator[None]:
-    """Raise TargetFailure if the code inside changes plain values of the callee's object, closure or file. A tensor
-    that the code itself reads again may be a cache, and so may a value where there was none."""
+def refused(callee: Callee, file: str, line: int | None, updated: Container[str] = ()) -> Iterator[None]:
+    """Raise TargetFailure if the code inside changes plain values of the callee's object, closure or file, and
+    StateUpdate if it assigns tensors to buffers or attributes of its module that are not among the `updated` ones. A
+    value that the code itself reads again may be a cache, where there was none or the owner is no module."""
     owner, method = owner_of(callee), getattr(callee.call, "__name__", "forward")
     function = getattr(owner, method, callee.call)
-    before = _state(owner, function)
+    before, buffers = _state(owner, function), _buffers(callee.owner)
     yield
     after = _state(owner, function)
-    changed = [name for name, value in after.items() if before.get(name, ()) != value]
-    kept = [name for name in changed if _may_be_kept(before.get(name), after[name])]
-    if kept and kept == changed:
+    assigned = [path for path, value in _buffers(callee.owner).items() if value is not buffers.get(path, value)]
+    if unknown := [path for path in assigned if path not in updated]:
+        raise StateUpdate(unknown)
+    changed = [name for name, value in after.items() if before.get(name, ()) != value and _path(name) not in updated]
+    if all(_may_be_kept(before.get(name), after[name]) for name in changed):
         read = names_read([part for _, part in named_parts(owner)], method)
-        changed = [name for name in changed if name.rpartition(".")[2] not in read]
+        is_read = {name: name.rpartition(".")[2] in read for name in changed}
+        if callee.owner is not None:
+            is_read.update(dict.fromkeys([name for name in changed if after[name] == TENSOR], False))
+        changed = [name for name in changed if not is_read[name]]
+        if changed and callee.owner is not None and all(after[name] == TENSOR for name in changed):
+            raise StateUpdate([_path(name) for name in changed])
     if changed:
         raise TargetFailure(
             f"each call changes {', '.join(changed[:3])}, which kernels would leave as it is",
@@ -45,6 +62,26 @@ def refused(callee: Callee, file: str, line: int | None) -> Iterator[None]:
             line=line,
             next_step="move that into a forward hook, which still runs, or leave it outside of the target",
         )
+
+
+def is_set_first(part: Any, name: str) -> bool:
+    """Return True if each function of an object's class that sets an attribute does so before it reads it."""
+    functions = [each for kind in type(part).__mro__ for each in vars(kind).values() if hasattr(each, "__code__")]
+    ops = [
+        [each.opname for each in dis.get_instructions(function) if each.argval == name]
+        for function in functions
+        if function.__name__ != "__init__" and name in function.__code__.co_names
+    ]
+    setting = [found for found in ops if "STORE_ATTR" in found]
+    return bool(setting) and all(found[0] == "STORE_ATTR" for found in setting)
+
+
+def _buffers(owner: torch.nn.Module | None) -> dict[str, Any]:
+    return {} if owner is None else dict(owner.named_buffers(remove_duplicate=False))
+
+
+def _path(name: str) -> str:
+    return name.removeprefix("self.")
 
 
 def _may_be_kept(before: Any, after: Any) -> bool:

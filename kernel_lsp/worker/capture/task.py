@@ -11,7 +11,7 @@ import torch
 
 from ..files import PLAN_NAMES
 from ..operators import is_a, number
-from ..shipped.operator_settings import UNCOMPARABLE, code_digest
+from ..shipped.operator_settings import UNCOMPARABLE, attribute, code_digest
 from ..valid_names import snake_case
 from .attribute_reads import named_parts, owner_of
 from .captured import Argument, Captured, ModuleNumber, is_lifted
@@ -19,11 +19,14 @@ from .exported_program import user_outputs
 from .inputs import ScalarLeaf, TensorLeaf
 from .modes import method_of, mode_settings, module_code, module_settings, module_ties
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
+from .side_effects import is_set_first
 from .symbols import symbol_of
 from .validation import agrees_at, largest_size_that_holds, smallest_size_that_agrees
 
 SCHEMA_VERSION = 1
 DEFAULT_INTEGER_RANGE = (0, 2)
+
+UPDATES = {True: "assigned", False: "in place"}
 
 NOT_COMPARED = "the operator would leave the module to PyTorch, since a setting cannot be compared"
 
@@ -51,6 +54,8 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "module_code": _module_code(captured),
         "module_ties": module_ties(owner_of(captured.callee)),
         "returns": captured.wrapper.record.returns,
+        "state_updates": {path: UPDATES[way] for path, way in captured.wrapper.record.updates.items()},
+        "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,
         "torch_version": torch.__version__,
@@ -133,6 +138,8 @@ def _tensor(captured: Captured, argument: Argument, leaf: TensorLeaf | None, lim
     requires_grad = role in ("input", "parameter") and _fake(captured, argument).dtype.is_floating_point
     if role == "parameter":
         requires_grad = requires_grad and captured.requires_grad(argument)
+    elif captured.backward is not None and argument.position in captured.backward.of:
+        requires_grad = True
     return {
         "kind": "tensor",
         "name": argument.name,
@@ -199,13 +206,24 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     """Return the settings that are the same in every covered configuration, as the others follow the sizes, without
     numbers that are arguments. The mode is included only where the other one computes something else."""
     differing = set(captured.coverage.differing_settings) if captured.coverage is not None else set()
-    differing |= captured.free_settings
+    differing |= captured.free_settings | _set_first(captured)
     method = method_of(captured.source)
     settings = module_settings(owner_of(captured.callee), method, is_eval=captured.mode is False)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     unknown = [name for name, value in settings.items() if isinstance(value, str) and UNCOMPARABLE in value]
     captured.notes += [f"{NOT_COMPARED}: {name} is {settings[name]}" for name in unknown]
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
+
+
+def _set_first(captured: Captured) -> set[str]:
+    """Return the attributes that a call sets before it reads them, so that their values before say nothing."""
+    owner = owner_of(captured.callee)
+    split = {path: path.rpartition(".") for path in captured.wrapper.record.updates}
+    return {
+        path
+        for path, (prefix, _, name) in split.items()
+        if is_set_first(attribute(owner, prefix) if prefix else owner, name)
+    }
 
 
 def _module_code(captured: Captured) -> dict[str, str]:

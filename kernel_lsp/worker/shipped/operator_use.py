@@ -46,7 +46,9 @@ class ModuleUse:
     parameters and buffers behind them. `settings` are attributes that the kernels have in them as constants, and `code`
     names the method and the classes of submodules, with their paths. `training` is the mode they were captured in,
     None where both modes compute the same; `modes` are those of submodules in the other one. `tied` are paths of
-    parameters and submodules that are the same object as an earlier one."""
+    parameters and submodules that are the same object as an earlier one. The operator's last results are the new values
+    of the `updates`, buffers and attributes that the method changes, each "in place" or "assigned"; `counters` are
+    buffers that it increases."""
 
     def __init__(
         self,
@@ -58,7 +60,13 @@ class ModuleUse:
         modes: Mapping[str, bool] | None = None,
         code: Mapping[str, str | Sequence[str]] | None = None,
         tied: Mapping[str, str] | None = None,
+        updates: Mapping[str, str] | None = None,
+        counters: Mapping[str, int] | None = None,
     ) -> None:
+        self.updates, self.counters = tuple(updates or {}), dict(counters or {})
+        self.detached: frozenset[str] = frozenset()  # states whose graphs the code does not go on
+        self.in_place = tuple([path for path, way in (updates or {}).items() if way == "in place"])
+        self.assigned = tuple([path for path, way in (updates or {}).items() if way == "assigned"])
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
         listed = {name: paths.split(" ") if isinstance(paths, str) else paths for name, paths in (code or {}).items()}
@@ -145,11 +153,31 @@ class ModuleUse:
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
         """Return the operator's arguments from those of the method, or None for a call that was not captured."""
         held = [attribute(module, path) for path in self.state]
+        if self.in_place and torch.is_grad_enabled():  # what autograd saves is not to change
+            held = [value.clone() if path in self.in_place else value for path, value in zip(self.state, held)]
+        if self.detached:
+            held = [value.detach() if path in self.detached else value for path, value in zip(self.state, held)]
         return (
             None
             if given is None
             else (*given, *[each if isinstance(each, Tensor) else setting_of(each) for each in held])
         )
+
+    def updated(self, module: torch.nn.Module, results: Any) -> Any:
+        """Update the state of the module as its method does, and return the results without the new values."""
+        for path, increment in self.counters.items():
+            attribute(module, path).add_(increment)
+        if not self.updates:
+            return results
+        n_returned = len(results) - len(self.updates)
+        new = dict(zip(self.updates, results[n_returned:]))
+        if self.in_place:
+            old = [attribute(module, path) for path in self.in_place]
+            torch._foreach_copy_(old, [new[path].detach() for path in self.in_place])
+        for path in self.assigned:
+            prefix, _, name = path.rpartition(".")
+            setattr(attribute(module, prefix) if prefix else module, name, new[path])
+        return results[0] if n_returned == 1 else results[:n_returned]
 
 
 def methods_of(kind: type) -> tuple[str, ...]:
@@ -223,6 +251,10 @@ class Operator:
         self.argument_names = own.co_varnames[: own.co_argcount]
         self.key = f"{name}@{module_name}"
         self._classes: dict[type, type] = {}
+        if module is not None and module.assigned and backward_contract is not None:
+            state = zip(module.state, self.argument_names[len(module.inputs) :])
+            without = [path for path, argument in state if argument not in self.gradients]
+            module.detached = frozenset(module.assigned).intersection(without)
         _CALLS[self.key] = Calls()
 
     def __reduce__(self) -> Any:
@@ -417,7 +449,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         reason = reason or operator.why_not(arguments)
         if not reason:
-            return arranged(operator.call(*arguments))
+            return arranged(use.updated(self, operator.call(*arguments)))
         fell_back(operator.key, reason)
         return own(self, *inputs, **keywords)
 

@@ -1,0 +1,120 @@
+"""Operators update the state of their module as its own code does: running statistics, hidden states, what it shows."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.generate.harness import plan_text
+from tests.worker.capturing import PRELUDE
+from tests.worker.capturing import tensor as sized
+
+from .loading import load_operator
+
+NET = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        INIT
+
+    def forward(self, x):
+        BODY
+"""
+NORM = ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.layer(x)).relu()")
+MEAN = (
+    'self.register_buffer("mean", torch.zeros(4))',
+    "self.mean.mul_(0.9).add_(0.1 * x.detach().mean((0, 1))); return self.layer(x) - self.mean",
+)
+HIDDEN = (
+    "self.hidden = torch.zeros(5, 3, 4)",
+    "self.hidden = self.layer(x).tanh() + self.hidden.detach(); return self.hidden * 2",
+)
+SHOWN = ("self.weights = None", "self.weights = self.layer(x).softmax(-1); return self.weights * x, x.sum()")
+THROUGH = (
+    "self.hidden = torch.zeros(5, 3, 4)",
+    "self.hidden = self.layer(x).tanh() + self.hidden; return self.hidden * 2",
+)
+CACHE = (
+    "self.table = None",
+    "if self.table is None: self.table = torch.ones(4)\n        return self.layer(x) * self.table",
+)
+COUNT = ('self.register_buffer("calls", torch.tensor(0))', "self.calls += 2; return self.layer(x).relu()")
+pytestmark = pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
+
+
+def modules(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str], *, backward: bool
+) -> tuple[Any, Any, Callable[[], int]]:
+    """Return a module, an equal one that uses its operator, and a function that counts the calls of kernels: this CPU
+    counts as a device that has some, and PyTorch computes there."""
+    text = NET.replace("INIT", parts[0]).replace("BODY", parts[1])
+    program = plan_text(text, inputs=[sized("x", 5, 3, 4)], symbol="Net", backward=backward)
+    operator: Any = load_operator(program.task, program.render({}), directory)
+    monkeypatch.setattr(operator._runtime, "_not_on_one_gpu", lambda *_: "")
+    monkeypatch.setattr(operator._runtime._CALLS[operator.OPERATOR.key], "fallback", {})
+    file = types.ModuleType("file_of_net")
+    exec(PRELUDE + text, file.__dict__)
+    plain = file.Net().train(backward)
+    used = operator.use_net(copy.deepcopy(plain))
+    return plain, used, lambda: operator.calls()["fallback"].get("this device has no kernels", 0)
+
+
+@pytest.mark.parametrize(
+    "parts", [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE], ids=["norm", "mean", "hidden", "shown", "count", "cache"]
+)
+@pytest.mark.parametrize("backward", [True, False], ids=["training", "eval"])
+def test_state_follows_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str], backward: bool
+) -> None:
+    plain, used, n_by_kernels = modules(tmp_path, monkeypatch, parts, backward=backward)
+    held = dict(used.named_buffers())
+    for step in range(3):
+        found = []
+        for module in (plain, used):
+            x = torch.linspace(-1, 1 + step, 60).view(5, 3, 4).requires_grad_(backward)
+            with torch.set_grad_enabled(backward):
+                results = module(x)
+            if backward:
+                total = sum(each.sin().sum() for each in (results if isinstance(results, tuple) else (results,)))
+                total.backward()
+            found.append((results, x.grad, module.layer.weight.grad, dict(module.named_buffers()), vars(module)))
+        (*ours, our_buffers, our_attributes), (*theirs, their_buffers, their_attributes) = found
+        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(our_buffers, their_buffers)
+        torch.testing.assert_close(our_attributes.get("weights"), their_attributes.get("weights"))
+        if parts is not HIDDEN:  # which the code assigns
+            assert all(used.get_buffer(name) is value for name, value in held.items()), "changed in place"
+    assert n_by_kernels() == 3 + 3 * backward
+
+
+def test_gradients_flow_through_a_state_that_has_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, used, n_by_kernels = modules(tmp_path, monkeypatch, THROUGH, backward=True)
+    found = []
+    for module in (plain, used):
+        x = torch.linspace(-1, 1, 60).view(5, 3, 4).requires_grad_()
+        sum(module(x * step).sin().sum() for step in range(1, 4)).backward()
+        found.append((x.grad, module.layer.weight.grad))
+    torch.testing.assert_close(*found)
+    assert n_by_kernels() == 6
+
+
+@pytest.mark.parametrize("parts", [NORM, MEAN, SHOWN, COUNT], ids=["norm", "mean", "shown", "count"])
+def test_compiled_code_updates_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str]
+) -> None:
+    plain, used, _ = modules(tmp_path, monkeypatch, parts, backward=False)
+    x = torch.linspace(-1, 1, 60).view(5, 3, 4)
+    torch._dynamo.reset()
+    compiled = torch.compile(used, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), plain(x))
+    torch.testing.assert_close(dict(used.named_buffers()), dict(plain.named_buffers()))
+    torch.testing.assert_close(getattr(used, "weights", None), getattr(plain, "weights", None))
