@@ -25,7 +25,8 @@ from kernel_lsp.verify.session.session import Session
 Item = TypeVar("Item")
 
 COMPILE_DEADLINE_S = 20.0
-"""Short, because some attacks are about compiling for ever."""
+"""Of an attack. Short, because some are about compiling for ever; a right kernel has the default, as for a user: one
+with CUB's headers takes 5 s of a processor that others may share."""
 _HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Defence|Needs): (?P<text>.*(?:\n//   .*)*)", re.MULTILINE)
 
 
@@ -113,12 +114,11 @@ async def evaluate_all(
     kernels: Sequence[Kernel], *, device: str = "cpu", n_sessions: int = 1
 ) -> AsyncIterator[list[Outcome]]:
     """The verdicts, one task's at a time and in no order, from `n_sessions` sessions at once. Each takes one task after
-    another, those of many kernels first: starting PyTorch takes longer than most verdicts."""
+    another, attacks first, then those of many kernels: starting PyTorch takes longer than most verdicts."""
     groups = [list(group) for _, group in groupby(sorted(kernels, key=task_of), key=task_of)]
-    waiting = deque(sorted(groups, key=len, reverse=True))
+    waiting = deque(sorted(groups, key=lambda group: (_is_attack(group), len(group)), reverse=True))
     finished: asyncio.Queue[list[Outcome] | Exception] = asyncio.Queue()
-    settings = Settings(device=device, compile_deadline_s=COMPILE_DEADLINE_S)
-    sessions = [asyncio.create_task(_evaluate_groups(waiting, finished, settings)) for _ in range(n_sessions)]
+    sessions = [asyncio.create_task(_evaluate_groups(waiting, finished, device)) for _ in range(n_sessions)]
     try:
         for _ in groups:
             found = await finished.get()
@@ -152,15 +152,21 @@ def task_of(kernel: Kernel) -> tuple[str, str, bool]:
     return (str(kernel.file.parent), kernel.task_line, kernel.has_backward)
 
 
+def _is_attack(group: Sequence[Kernel]) -> bool:
+    return bool(group[0].strategy)
+
+
 async def _evaluate_groups(
-    waiting: deque[list[Kernel]], finished: asyncio.Queue[list[Outcome] | Exception], settings: Settings
+    waiting: deque[list[Kernel]], finished: asyncio.Queue[list[Outcome] | Exception], device: str
 ) -> None:
-    """Evaluate one waiting group after another, in a new session once a worker has died."""
+    """Evaluate one waiting group after another, in a new session once a worker has died or the attacks are done."""
     try:
         while waiting:
-            async with Session(settings) as session:
+            is_attack = _is_attack(waiting[0])
+            deadline = {"compile_deadline_s": COMPILE_DEADLINE_S} if is_attack else {}
+            async with Session(Settings(device=device, **deadline)) as session:
                 await session.gpu_index()
-                while waiting and session.worker.is_alive:
+                while waiting and _is_attack(waiting[0]) == is_attack and session.worker.is_alive:
                     finished.put_nowait(await _evaluate_group(waiting.popleft(), session))
     except Exception as problem:  # of any kind: whoever waits for the outcomes raises it
         finished.put_nowait(problem)
