@@ -55,8 +55,8 @@ class TargetError(UserError):
 
 
 class UnknownInputsError(TargetError):
-    """The target's text does not say what it is called with. `pragmas` are all that it lacks: 1-based lines to insert
-    above, and texts; empty where no pragma can say it."""
+    """The target's text does not determine its inputs. `pragmas` would complete it: 1-based lines to insert above,
+    and texts; empty where no pragma can state them."""
 
     def __init__(self, message: str, *, file: str, line: int, next_step: str, pragmas: tuple[tuple[int, str], ...]):
         super().__init__(message, file=file, line=line, next_step=next_step)

@@ -223,7 +223,7 @@ def _capturing(settings: Settings) -> Settings:
 
 
 COMPILER = "NVRTC"
-"""Device named in such a verdict."""
+"""Device named in the verdict of a kernel that was only compiled."""
 NO_TASK = "no task declared: to check and time this kernel, add `// task: model.py::symbol` to the plan"
 
 

@@ -1,4 +1,4 @@
-"""End asyncio's tasks."""
+"""Cancel asyncio's tasks, and wait for their end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 async def end_tasks(*tasks: asyncio.Future[Any] | None) -> None:
-    """Cancel tasks and wait for their end; None stands for one that never began. Their errors were reported to those
-    who waited for them, or matter to nobody any more."""
+    """Cancel tasks and wait for their end; None is a task that never began. Their errors are ignored: those who
+    awaited them have received them."""
     begun = [task for task in tasks if task is not None]
     for task in begun:
         task.cancel()

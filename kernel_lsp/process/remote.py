@@ -310,7 +310,7 @@ class Link:
         self._end(self._failure)
 
     def _end(self, error: KernelLspError | None = None) -> None:
-        """Fail everything that waits."""
+        """Fail all pending requests."""
         self.has_ended = True
         for _, waiting in self._answers:
             if not waiting.done():

@@ -48,7 +48,7 @@ class TaskGroup:
         return self.folder / "cgroup.procs"
 
     def kill(self) -> None:
-        """Kill everything in the group, whatever its session and parent."""
+        """Kill every process of the group, regardless of its session and parent."""
         with suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")  # version 2, Linux 5.14
             return

@@ -281,7 +281,7 @@ class ArchiveWatch:
         return is_new
 
     async def run(self) -> None:
-        """Look at all archives, again and again."""
+        """Poll all archives until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
             self.look()

@@ -71,8 +71,8 @@ class PythonFile:
         return found
 
     def inherited(self, node: ast.ClassDef, name: str) -> Definition | None:
-        """Return `name` from the class or its bases in this file, else from bases that it imports from files beside
-        it: those stand at the line of the class."""
+        """Return `name` from the class or its bases in this file, else from bases imported from other files; such a
+        definition has the line of the class."""
         for ancestor in self.ancestry(node):
             found = self._last(ancestor.body, name)
             if found is not None:

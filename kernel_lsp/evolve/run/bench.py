@@ -241,7 +241,7 @@ class _Row:
         return self._is_in_full_check and not self.has_result
 
     def place(self) -> str:
-        """Describe how far the run has come."""
+        """Return the run's progress in words."""
         if self._captured is None:
             return "ended its capture"
         if not self._best_us:

@@ -113,9 +113,10 @@ class PhasesOfGroup:
 
 @dataclass(frozen=True)
 class ContractionGroup:
-    """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k, n);
-    stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template; `operand`
-    is the element type that tensor cores multiply, None on CUDA cores. It needs `conditions` on sizes."""
+    """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k,
+    n); stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template;
+    `operand` is the element type that tensor cores multiply, None on CUDA cores. The kernel supports the sizes for
+    which `conditions` hold."""
 
     tensor: Tensor
     batch: Variable

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernel_lsp.generate.fusion.fusion_state import Progress
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, RowScatterGroup, ScatterGroup, Store
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
 from kernel_lsp.generate.ir.scalar import Access, accesses, cast
 from kernel_lsp.generate.ir.sizes import ravel, unravel_safe
@@ -43,12 +44,20 @@ def _scatter(progress: Progress, seed: Tensor, definition: Scatter) -> ScatterGr
     position = progress.variable("i", product(shape))
     replacements = dict(zip(definition.variables, unravel_safe(as_index(position), shape), strict=True))
     scalar = progress.expand(definition.body.substitute(replacements))
-    # The indices may read memory themselves: they are expanded like those of an access to the updated tensor.
+    target = _updated_element(progress, seed, definition, replacements)
+    base = _scatter_base(progress, seed, definition)
+    return ScatterGroup(seed, definition.kind, position, shape, target, scalar, base)
+
+
+def _updated_element(
+    progress: Progress, seed: Tensor, definition: Scatter, replacements: Mapping[Variable, Index]
+) -> tuple[Index, ...]:
+    """Return the index of the element that an update goes to. It may read memory itself, so it is expanded like that
+    of an access to the updated tensor."""
     target = Access(seed, [substitute(index, replacements) for index in definition.index])
     expanded = progress.expand(target, frozenset((seed,)))
     assert isinstance(expanded, Access)
-    base = _scatter_base(progress, seed, definition)
-    return ScatterGroup(seed, definition.kind, position, shape, expanded.index, scalar, base)
+    return expanded.index
 
 
 def _scatter_base(progress: Progress, seed: Tensor, definition: Scatter) -> ElementwiseGroup:
@@ -68,12 +77,10 @@ def _row_scatter(progress: Progress, seed: Tensor, definition: Scatter) -> tuple
     along = unravel_safe(as_index(column), seed.shape[n_axes:])
     at = (*unravel_safe(as_index(row), seed.shape[:n_axes]), *along)
     replacements = dict(zip(definition.variables, (*unravel_safe(as_index(update), shape), *along), strict=True))
-    target = Access(seed, [substitute(index, replacements) for index in definition.index])
-    expanded = progress.expand(target, frozenset((seed,)))
-    assert isinstance(expanded, Access)
+    target = _updated_element(progress, seed, definition, replacements)
     base = progress.expand(definition.base.substitute(dict(zip(definition.base_variables, at, strict=True))))
     value = progress.expand(definition.body.substitute(replacements))
-    place = ravel(expanded.index[:n_axes], seed.shape[:n_axes])
+    place = ravel(target[:n_axes], seed.shape[:n_axes])
     stores, roots = _row_stores(progress, seed, at)
     return RowScatterGroup(seed, update, row, column, place, value, base, at, tuple(stores)), [seed, *roots]
 

@@ -1,4 +1,4 @@
-"""The knobs of loops."""
+"""Choose the blocks and threads of a loop's kernel."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ _PLAIN = re.compile(r"sm_(?P<number>\d{2,3})")
 _ASKS = re.compile(r"\b__CUDA_ARCH_(?:FEAT_SM\d+_ALL|SPECIFIC__|FAMILY_SPECIFIC__)")
 _INSTRUCTIONS = re.compile(r"\b(?:wgmma|setmaxnreg|tcgen05)\b")
 _REFUSED = re.compile(r"not supported on \.target|cannot be compiled for architecture|requires \.target")
-"""ptxas's errors for such an instruction."""
+"""Errors of ptxas for an instruction of another architecture."""
 
 
 class BuildRequest(Noun):

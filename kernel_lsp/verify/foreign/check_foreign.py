@@ -434,7 +434,7 @@ async def _kept_threads(process: ForeignProcess, stage: str) -> Rejected | None:
 
 
 NOT_GENERAL = "not-general"
-"""The code of the finding that says so."""
+"""Code of the finding that a kernel is correct at the task's sizes and fails at others."""
 MODULI = (4, 8, 16, 32, 2)
 """In the order in which they are tried: most kernels that need a multiple read vectors of four."""
 Sizes = Mapping[str, int]

@@ -295,7 +295,7 @@ TOLERANCES: dict[ToleranceName, Tolerance] = {
 
 
 def describe_tolerance(name: ToleranceName) -> str:
-    """Return what a verdict says of its tolerance."""
+    """Return the tolerance as a verdict states it."""
     tolerance = TOLERANCES.get(name)
     if tolerance is None:
         return "strict (error vs an fp64 reference, docs/checks.md)"

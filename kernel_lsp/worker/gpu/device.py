@@ -83,7 +83,7 @@ def n_devices() -> int:
 
 
 def device_uuid(device: int) -> str:
-    """Return the device's UUID, the same in every process, whatever CUDA_VISIBLE_DEVICES says."""
+    """Return the device's UUID, which does not depend on CUDA_VISIBLE_DEVICES."""
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     return str(uuid) if uuid is not None else f"index-{device}"
 

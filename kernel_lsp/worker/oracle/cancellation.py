@@ -129,7 +129,7 @@ def _backward_of(run: ReferenceRun) -> BackwardProgram:
 
 
 def _keeps(op: object) -> bool:
-    """Check whether an operation rounds nothing."""
+    """Check whether an operation is exact."""
     return op is operator.getitem or is_a(op, "keeps_digits", "passes_values", "extreme", "fill")
 
 

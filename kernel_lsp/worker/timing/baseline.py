@@ -48,7 +48,7 @@ FAR, FAR_MS = 10.0, 2.0
 """Multiple of an operation's fastest choice, and milliseconds, from which few calls measure another choice of it: for
 depthwise convolutions Triton's take 7 to 13 ms beside cuDNN's 0.06 (H200, 2026-11-29). Below, the launch counts."""
 LOADED_MS = 1000.0
-"""Milliseconds beside which loading the code does not count."""
+"""Milliseconds of a call beside which the time to load its code is negligible."""
 HOPELESS, N_HOPELESS = 100.0, 2
 """Multiple of the fastest choice, and number of choices beyond it and `LOADED_MS`, from which the rest of an
 operation's count as slow as these without a call: of level1/84's depthwise convolution each call takes 4 s, beside
