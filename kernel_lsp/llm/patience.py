@@ -71,6 +71,14 @@ class Ledger:
 
 
 Sleep = Callable[[float], Awaitable[None]]
+OnWait = Callable[[ModelFailed, float], None]
+"""Receives a failed attempt and the seconds until the next one."""
+LONG_WAIT_S = 5.0
+"""Minimum wait in seconds that is told: shorter ones are over before they are read."""
+
+
+def ignore_wait(_: ModelFailed, __: float) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +109,14 @@ class PatientModel:
     def name(self) -> str:
         return self._model.name
 
-    async def ask(self, request: ModelRequest, on_text: OnText = ignore_text) -> Replied | ModelFailed:
-        """Return the reply, after retries on the provider's errors."""
+    async def ask(
+        self, request: ModelRequest, on_text: OnText = ignore_text, on_wait: OnWait = ignore_wait
+    ) -> Replied | ModelFailed:
+        """Return the reply, after retries on the provider's errors; `on_wait` is called before long waits."""
         async with self._slots:
-            return await self._persist(request, on_text)
+            return await self._persist(request, on_text, on_wait)
 
-    async def _persist(self, request: ModelRequest, on_text: OnText) -> Replied | ModelFailed:
+    async def _persist(self, request: ModelRequest, on_text: OnText, on_wait: OnWait) -> Replied | ModelFailed:
         give_up_s = time.monotonic() + self._pace.patience_s
         attempt = 1
         while True:
@@ -119,6 +129,8 @@ class PatientModel:
                 return outcome
             if outcome.retry_after_s is not None:
                 self._not_before_s = max(self._not_before_s, time.monotonic() + wait_s)
+            if wait_s >= LONG_WAIT_S:
+                on_wait(outcome, wait_s)
             await self._sleep(wait_s)
             attempt += 1
 

@@ -144,6 +144,20 @@ async def test_a_server_error_is_retried_with_growing_waits() -> None:
     assert waits[0] < waits[2]
 
 
+async def test_long_waits_are_told_with_the_failed_attempt() -> None:
+    told: list[tuple[str, float]] = []
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    with ChatServer(lambda *_: Refuses(500)) as server:
+        patient = PatientModel(model(server), Ledger(None), Pace(), sleep)
+        await patient.ask(REQUEST, on_wait=lambda failed, wait_s: told.append((failed.cause, wait_s)))
+    assert told == [("server", wait_s) for wait_s in waits if wait_s >= 5.0]
+    assert 0 < len(told) < len(waits)
+
+
 async def test_a_bad_request_is_not_retried() -> None:
     outcome, waits, n_requests = await ask_patiently(lambda *_: Refuses(400))
     assert isinstance(outcome, ModelFailed)

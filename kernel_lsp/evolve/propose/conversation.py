@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernel_lsp.core.event import Event, ModelCalled
+from kernel_lsp.core.event import Event, ModelCalled, StageStarted
 from kernel_lsp.errors import RepliesAwaited
 from kernel_lsp.evolve.archive.model_records import SPENDING, ModelRecords
 from kernel_lsp.llm.patience import Ledger, Pace, PatientModel, Spending
@@ -55,7 +55,7 @@ class Conversation:
         refused = self._refused.get(model.name)
         if refused is not None:
             return refused
-        outcome = await self._patient[id(model)].ask(request)
+        outcome = await self._patient[id(model)].ask(request, on_wait=self._say_wait)
         self._records.save_value(SPENDING, self.spending.model_dump_json())  # first, so that spending is never lost
         if isinstance(outcome, Replied) or outcome.cause not in NOT_RECORDED:
             self._records.save_reply(RecordedReply(key=request.key, model=model.name, request=request, outcome=outcome))
@@ -65,6 +65,10 @@ class Conversation:
         if isinstance(outcome, ModelFailed) and outcome.cause == "awaited":
             raise RepliesAwaited(outcome.message, next_step="reply to it, then resume the run")
         return outcome
+
+    def _say_wait(self, failed: ModelFailed, wait_s: float) -> None:
+        said = f"{failed.model}: {failed.cause.replace('_', ' ')}: {failed.message}"
+        self._tell(StageStarted(message=f"{said}; asking again in {wait_s:.0f} s"))
 
     def _model(self, purpose: Purpose, index: int) -> Model:
         """The drawn model; another one where its key was refused and another one's was not."""
