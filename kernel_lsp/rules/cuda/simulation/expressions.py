@@ -105,8 +105,9 @@ class Calculator(Structures):
         if isinstance(place, Cell):
             if place.place is not None:
                 return self.load(place.place, node)
-            has_indices = place.members and self.holds_indices(place.type_text)
-            return replace(place.value, members=place.members) if has_indices else place.value
+            if not place.members or self.of_indices.get(place.type_text) is False:
+                return place.value
+            return replace(place.value, members=place.members) if self.holds_indices(place.type_text) else place.value
         memory, address = place.memory, place.address
         if place.width == 0:  # a row of an array
             return replace(address, memory=memory)
@@ -295,7 +296,8 @@ class Calculator(Structures):
             else:
                 self.assign(found, self.cast(value, found.type_text.strip()))
         else:
-            found.memory.hold(found.address, value)
+            if found.memory.kind == "local" or found.memory.is_member:
+                found.memory.hold(found.address, value)
             self.access(found, "write", left, value)
         return value
 

@@ -424,7 +424,8 @@ class Machine(ABC):
             cell.value = value
         else:
             cell.value = selected(self.mask, value, old)
-        self._assign_members(cell, value)
+        if cell.members or value.members:
+            self._assign_members(cell, value)
         origins = cell.value.origins | self.origins & (SIZE | ELECTED)
         if cell.value.number is None or origins != cell.value.origins:  # an unknown number is known by its identity
             cell.value = replace(cell.value, origins=origins)
@@ -432,10 +433,9 @@ class Machine(ABC):
     def _assign_members(self, cell: Cell, value: Value) -> None:
         """Set the members of a structure, which are unknown where some threads alone do so."""
         is_sure = self.mask is None and not self._is_unsure()
-        if cell.members or value.members:
-            cell.members = cell_of(value).members if is_sure else {}
-            if cell.value.members:
-                cell.value = replace(cell.value, members=None)
+        cell.members = cell_of(value).members if is_sure else {}
+        if cell.value.members:
+            cell.value = replace(cell.value, members=None)
 
 
 def _descendants(node: Node) -> Iterator[Node]:

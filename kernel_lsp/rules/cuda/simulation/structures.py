@@ -53,7 +53,10 @@ class Structures(Looper):
 
     def _value_of_compound_literal_expression(self, node: Node) -> Value:
         target, given = node.child_by_field_id(fields.TYPE), node.child_by_field_id(fields.VALUE)
-        return self.named("" if target is None else self.source(target), self.value(given))
+        type_text = "" if target is None else self.source(target)
+        if given is not None and not self.holds_indices(type_text):
+            return unknown(*[self.value(child) for child in given.named_children])
+        return self.named(type_text, self.value(given))
 
     def _value_of_initializer_pair(self, node: Node) -> Value:
         return self.value(node.child_by_field_id(fields.VALUE))
@@ -107,7 +110,8 @@ class Structures(Looper):
         if "0" in found.members:
             found.members = self.named(found.type_text, replace(found.value, members=found.members)).members or {}
         if member not in found.members:
-            array = self._array_in(plain_name(found.type_text), member)
+            arrays = self.file.structure_arrays
+            array = self._array_in(plain_name(found.type_text), member) if arrays else None
             new = unknown(found.value) if found.value.differs else self.fresh()
             if new.loads and self.holds_indices(found.type_text):
                 new.loads = frozenset((memory, key, f"{inside}.{member}") for memory, key, inside in new.loads)

@@ -76,11 +76,11 @@ class Memory:
 
     def hold(self, address: Value, value: Value) -> None:
         """Note what a thread writes to an array of its own."""
-        self.kind = "local" if self.is_member else self.kind
-        if self.kind == "local":
-            at = address.number if isinstance(address.number, int) and not address.origins else None
-            new, old = replace(unknown(value), is_own=value.is_of_each), self.stored.get(at)
-            self.stored[at] = new if old is None else _either(old, new)
+        self.kind = "local"
+        at = address.number if isinstance(address.number, int) and not address.origins else None
+        new, old = unknown(value), self.stored.get(at)
+        new.is_own = value.is_of_each
+        self.stored[at] = new if old is None else _either(old, new)
 
     def stored_at(self, address: Value) -> Value | None:
         """Return what an element, or any one where the address is unknown, may hold; None where nothing sets it."""
@@ -212,7 +212,9 @@ def copies(members: dict[str, Cell]) -> dict[str, Cell]:
 
 def _either(one: Value, two: Value) -> Value:
     """Return one of two values: it is each thread's own if both are."""
-    return replace(unknown(one, two), is_own=one.is_own and two.is_own)
+    found = unknown(one, two)
+    found.is_own = one.is_own and two.is_own
+    return found
 
 
 def unknown(*sources: Value, origins: int = 0) -> Value:
