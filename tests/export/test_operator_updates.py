@@ -46,6 +46,8 @@ CACHE = (
     "if self.table is None: self.table = torch.ones(4)\n        return self.layer(x) * self.table",
 )
 COUNT = ('self.register_buffer("calls", torch.tensor(0))', "self.calls += 2; return self.layer(x).relu()")
+TWICE = ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.norm(self.layer(x)).relu())")
+SCALE = ('self.register_buffer("scale", torch.tensor(1.0))', "self.scale.mul_(0.9); return self.layer(x) * self.scale")
 pytestmark = pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
 
 
@@ -67,7 +69,9 @@ def modules(
 
 
 @pytest.mark.parametrize(
-    "parts", [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE], ids=["norm", "mean", "hidden", "shown", "count", "cache"]
+    "parts",
+    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, TWICE, SCALE],
+    ids=["norm", "mean", "hidden", "shown", "count", "cache", "twice", "scale"],
 )
 @pytest.mark.parametrize("backward", [True, False], ids=["training", "eval"])
 def test_state_follows_the_code(

@@ -144,6 +144,12 @@ def test_code_of_one_size_refuses_others(runtime: ModuleType, shape: tuple[int, 
         runtime.require("f", "x: f32[B, 8]", torch.empty(shape))
 
 
+def test_code_of_one_size_takes_tensors_of_no_dims(runtime: ModuleType) -> None:
+    runtime.require("f", "x: f32[B, 8]; scale: f32[]", torch.empty(3, 8), torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"f was captured with scale: f32\[\]"):
+        runtime.require("f", "scale: f32[]", torch.ones(1))
+
+
 def f(x: Tensor, flag: bool, n: int, eps: float) -> Tensor: ...  # type: ignore[empty-body]
 
 

@@ -375,19 +375,22 @@ def depends_on_inputs(node: Any) -> bool:
 def _mutations(exported: Any) -> dict[str, int | None]:
     buffers = {spec.arg.name: str(spec.target) for spec in exported.graph_signature.input_specs}
     mutated = ((node, str(spec.target)) for node, spec in _results(exported) if spec.kind.name == "BUFFER_MUTATION")
-    return {_own(target): _increment(node) if _counted(node, buffers) == target else None for node, target in mutated}
+    return {_own(target): _increment(node, buffers, target) for node, target in mutated}
 
 
-def _counted(node: Any, buffers: dict[str, str]) -> str | None:
-    """Return the buffer of one integer that a node adds a number to, such as a count of calls."""
+def _increment(node: Any, buffers: dict[str, str], target: str) -> int | None:
+    """Return what a buffer of one integer, such as a count of calls, is increased by; None for any other update."""
+    increment = 0
+    while _is_addition(node):
+        increment += node.args[1]
+        node = node.args[0]
+    return increment if increment and buffers.get(node.name) == target else None
+
+
+def _is_addition(node: Any) -> bool:
+    """Return True for the addition of a number to a tensor of one integer."""
     is_sum = node.target == torch.ops.aten.add.Tensor and not node.meta["val"].dtype.is_floating_point
-    if not is_sum or node.meta["val"].numel() != 1 or type(_increment(node)) is not int:
-        return None
-    return buffers.get(node.args[0].name)
-
-
-def _increment(node: Any) -> Any:
-    return node.args[1]
+    return is_sum and node.meta["val"].numel() == 1 and type(node.args[1]) is int and not node.kwargs
 
 
 WITHOUT_PRODUCT = 2

@@ -50,7 +50,7 @@ def require(name: str, types: str, *tensors: Tensor) -> None:
     """Raise ValueError for a tensor whose sizes are not those that code was captured with, ``x: f32[B, 64]; ...``.
     Sizes of one are not compared: every capture fixes them, and code seldom computes with them."""
     for label, tensor in zip(types.split("; "), tensors):
-        dims = label[label.index("[") + 1 : -1].split(", ")
+        dims = [dim for dim in label[label.index("[") + 1 : -1].split(", ") if dim]
         differing = [size for dim, size in zip(dims, tensor.shape) if dim.isdigit() and int(dim) not in (1, size)]
         if tensor.dim() != len(dims) or differing:
             raise ValueError(f"{name} was captured with {label}; capture it again")
