@@ -72,3 +72,19 @@ def test_large_inputs_of_fixed_sizes_are_tried_with_few_of_them(
     captured: Any = SimpleNamespace(captured_sizes={"s": 8}, bounds={"s": SimpleNamespace(minimum=1)})
     assert validation._sizes(captured, {}, small=True) == {"s": tried}
     assert validation._sizes(captured, {}, small=False) == {"s": 8}
+
+
+@pytest.mark.parametrize(("n_steps", "symbolic"), [(90, ["B"]), (180, [])])
+def test_a_long_unrolled_loop_has_few_symbols(n_steps: int, symbolic: list[str]) -> None:
+    """Three calls per step: more than 256 leave the first symbolic dim of each input, more than 512 none."""
+    text = """
+        def f(x):
+            T, B, D = x.shape
+            h = x[0]
+            for t in range(1, T):
+                h = (h + x[t]).relu()
+            return h
+    """
+    task = capture_text(text, "f", inputs=[tensor("x", n_steps, 3, 5)])
+    assert [symbol.name for symbol in task.symbols] == symbolic
+    assert any("calls" in note for note in task.notes)

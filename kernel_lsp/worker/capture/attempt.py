@@ -14,6 +14,7 @@ from ..failure import Failure, TargetFailure, raised_by_user, short_message, use
 from ..host import without_cuda
 from ..valid_names import NamePool
 from .backward import GRADIENT, BackwardProgram, trace_backward
+from .call_limit import TooManyCalls
 from .captured import Argument, Captured, is_lifted
 from .exported_program import Dim, Program, Wrapper, depends_on_inputs, export_program, user_outputs
 from .graph import GraphReader, GraphText, is_random
@@ -158,6 +159,8 @@ class Attempt:
                 return export_program(self._wrapper, self._inputs, self._dynamic)
         except (Failure, StateUpdate):
             raise
+        except TooManyCalls as problem:
+            raise MustFix(problem.to_fix, [problem.note]) from None
         except BaseException as error:  # torch and the user's code may raise anything here; each becomes an answer
             if self._wrapper.record.problem is not None:
                 raise self._wrapper.record.problem from None

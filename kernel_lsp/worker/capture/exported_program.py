@@ -23,6 +23,7 @@ from torch.utils._traceback import CapturedTraceback
 from ..failure import TargetFailure, is_user_file
 from ..shipped.operator_settings import attribute
 from ..valid_names import identifier
+from .call_limit import CallLimit
 from .decomposed import DECOMPOSED, bags_as_rows
 from .inputs import CallInputs
 from .load import Callee
@@ -217,7 +218,7 @@ class Wrapper(torch.nn.Module):
         updates = self.record.updates
         before = {path: attribute(callee.owner, path) for path in updates}
         try:
-            with refused(callee, *self._place, self.record.caches.union(updates)):
+            with refused(callee, *self._place, self.record.caches.union(updates)), CallLimit(tensors):
                 result = callee.call(*positional, **keywords)
                 flat = flatten_outputs(result, *self._place)
                 self.record.returns = returned_form(result, [tensor for _, tensor in flat], *self._place)
