@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.generate.harness import check, check_program, plan_text, tensor
@@ -88,6 +90,46 @@ def test_values_of_a_loop(name: str) -> None:
     checked = check(LOOPS[name], inputs=[tensor("x", 3, 12, 4)])
     assert checked.n_kernels <= 4
     assert "for (int step = 0; step < 1" in checked.text
+
+
+READOUTS = {
+    "delta rule": LOOPS["products with a matrix of each step"],
+    "selective scan": """
+        def f(x):
+            a, b = torch.exp(-(x[..., None] ** 2) * torch.arange(1, 4)), x[:, :, None, 1:]
+            s, out = x.new_zeros(x.shape[0], 4, 3), []
+            for t in range(12):
+                s = a[:, t] * s + x[:, t, :, None] * b[:, t]
+                out.append(torch.einsum("bdn,bn->bd", s, b[:, t, 0]))
+            return torch.stack(out, 1) + x
+    """,
+    "state before its update": """
+        def f(x):
+            s, out = x.new_zeros(x.shape[0], 4, 4), []
+            for t in range(12):
+                k = x[:, t]
+                kv = k[:, :, None] * k[:, None]
+                out.append(((s + 0.5 * kv) * torch.tanh(k)[:, :, None]).sum(-2))
+                s = s * 0.9 + kv
+            return torch.stack(out, 1)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_what_steps_read_out_of_a_matrix_is_computed_where_it_lies_in_registers(name: str) -> None:
+    """A thread has a column of the state, and the states of all steps are nowhere in memory."""
+    checked = check(READOUTS[name], inputs=[tensor("x", 3, 12, 4)], families=("normal", "special_nan", "special_inf"))
+    loop = checked.text.split("for (int step = 0;")[0].split("__global__")[-1]
+    assert re.search(r"float s\w*\[[34]\];", loop)
+    assert "__shared__" not in loop
+    assert not re.search(r"scratch: (s|kv)\w*: f32", checked.text)
+
+
+def test_a_block_may_have_a_column_of_the_state() -> None:
+    program = plan_text(READOUTS["delta rule"], inputs=[tensor("x", 3, 12, 4)])
+    (knob,) = [knob.name for knob in program.knobs if knob.description == "blocks per place along the batch"]
+    assert "__shared__ float s[4]" in check_program(program, schedule={knob: 1}).text
 
 
 def test_a_gated_cell_in_a_loop_takes_one_barrier_per_step() -> None:

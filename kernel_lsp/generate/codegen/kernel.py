@@ -175,17 +175,17 @@ class KernelParameterText:
 @dataclass
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
-    With `unrolls_loops`, short loops of a thread are unrolled, so that values read twice stay in registers. `runs` has
-    the array and the place in it of each read whose run of memory is loaded, to be evicted late with `evicts_late`.
-    With `uses_intrinsics`, functions are as accurate as results of 16 bits need; with a `quick_type` of 16 bits, of all
-    elements, quotients and roots, too."""
+    Loops of a thread of at most `max_unrolled` iterations are unrolled, so that values read twice stay in registers.
+    `runs` has the array and the place in it of each read whose run of memory is loaded, to be evicted late with
+    `evicts_late`. With `uses_intrinsics`, functions are as accurate as results of 16 bits need; with a `quick_type` of
+    16 bits, of all elements, quotients and roots, too."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
     hints: Mapping[bytes, str]
     reserved: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
-    unrolls_loops: bool = False
+    max_unrolled: int = 0
     evicts_late: bool = False
     uses_intrinsics: bool = False
     quick_type: DType | None = None

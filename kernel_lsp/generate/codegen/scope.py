@@ -44,7 +44,7 @@ from kernel_lsp.generate.ir.tensor import Tensor
 MAX_EXPRESSION_CHARACTERS = 80
 """Maximum characters of an expression without a name, so that lines stay readable."""
 MAX_UNROLLED = 16
-"""Maximum iterations of a thread's loop to unroll, where a kernel unrolls loops."""
+"""Maximum iterations of a thread's loop to unroll, so that values read twice stay in registers."""
 MAX_UNNAMED_OPERAND = 30
 """Maximum characters of an unnamed operand in a line that is too long."""
 MAX_INDEX_CHARACTERS = 56
@@ -295,7 +295,7 @@ class _Emission:
             block = opened[-1] if opened else self.scope
             name = block.names.take(variable.name)
             extent = block.index(variable.extent).text
-            if self.kernel.unrolls_loops and (variable.extent.constant or MAX_UNROLLED + 1) <= MAX_UNROLLED:
+            if 0 < (variable.extent.constant or 0) <= self.kernel.max_unrolled:
                 block.line("#pragma unroll")
             opened.append(block.open(f"for (int {name} = 0; {name} < {extent}; ++{name})"))
             opened[-1].define(variable, name)

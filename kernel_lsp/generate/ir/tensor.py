@@ -229,22 +229,37 @@ class Scatter:
 @dataclass(frozen=True)
 class LoopTensor:
     """A tensor that every step of a loop computes. `now` stands for it in the definitions of its step, `before` for
-    that of the step before, which `first` defines for the first step."""
+    that of the step before, which `first` defines for the first step. Along `batch_axes`, which are in the same order
+    for all tensors of a loop, no step reads across elements."""
 
     now: Tensor
     before: Tensor
     definition: Pointwise | Reduction
     first: Pointwise | None = None
+    batch_axes: tuple[int, ...] = ()
+
+    @property
+    def batch(self) -> tuple[Index, ...]:
+        """The sizes along the batch axes."""
+        return tuple(self.now.shape[axis] for axis in self.batch_axes)
+
+    @property
+    def own_axes(self) -> tuple[int, ...]:
+        """The axes of the elements that a step may read at one place along the batch."""
+        return tuple(axis for axis in range(len(self.now.shape)) if axis not in self.batch_axes)
+
+    @property
+    def own_shape(self) -> tuple[Index, ...]:
+        """The sizes along the own axes."""
+        return tuple(self.now.shape[axis] for axis in self.own_axes)
 
 
 @dataclass(frozen=True)
 class StepLoop:
-    """Steps that need each other's results, in the order of `step`. Each computes `tensors` one after the other; the
-    first `n_batch_axes` axes of all are the same, and no step reads across them."""
+    """Steps that need each other's results, in the order of `step`. Each computes `tensors` one after the other."""
 
     step: Variable
     tensors: tuple[LoopTensor, ...]
-    n_batch_axes: int
 
 
 @dataclass(frozen=True)

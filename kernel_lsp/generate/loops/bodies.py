@@ -40,18 +40,17 @@ def loop_of(steps: Steps, group: Sequence[int], over_all: Callable[[Scalar], Sca
         if first is not None:
             first = replace(first, body=over_all(first.body))
         found.append(LoopTensor(steps.now[place], steps.before[place], definition, first))
-    loop = StepLoop(steps.step, tuple(found), 0)
-    loop = replace(loop, n_batch_axes=_n_batch_axes(loop))
-    if names := frozenset[str]().union(*(_open_names(loop, entry) for entry in found)):
+    loop = _with_batch_axes(StepLoop(steps.step, tuple(found)))
+    if names := frozenset[str]().union(*map(_open_names, loop.tensors)):
         raise OpenSizesError(names)
     if shared_bytes(loop) > MAX_SHARED_BYTES or (terms_of(loop) > MAX_TERMS and len(steps.tensors) < MANY_STEPS):
         raise NoLoopError("too much for a block")
     return loop
 
 
-def _open_names(loop: StepLoop, entry: LoopTensor) -> frozenset[str]:
+def _open_names(entry: LoopTensor) -> frozenset[str]:
     """Return the dims of what a block keeps and adds up."""
-    sizes = list(entry.now.shape[loop.n_batch_axes :])
+    sizes = list(entry.own_shape)
     if isinstance(entry.definition, Reduction):
         sizes += [variable.extent for variable in entry.definition.reduced]
     return frozenset().union(*(free_names(to_expression(expanded(size))) for size in sizes))
@@ -63,27 +62,42 @@ def own_reads(loop: StepLoop, entry: LoopTensor) -> list[Access]:
     return [access for access in accesses(entry.definition.body) if access.tensor in own]
 
 
-def _n_batch_axes(loop: StepLoop) -> int:
-    shapes = [entry.now.shape for entry in loop.tensors]
-    n = 0
-    while all(len(shape) > n and shape[n] == shapes[0][n] for shape in shapes) and _is_apart(loop, n):
-        n += 1
-    return n
+def _with_batch_axes(loop: StepLoop) -> StepLoop:
+    """Return the loop with the axes along which each element reads those of its own place alone, whatever their
+    position: the columns of a state that products read by rows are apart."""
+    found = [_followed(loop, axis) for axis in range(len(loop.tensors[0].now.shape))]
+    axes = zip(*(each for each in found if each is not None), strict=True) if any(found) else [()] * len(loop.tensors)
+    tensors = (replace(entry, batch_axes=tuple(own)) for entry, own in zip(loop.tensors, axes, strict=True))
+    return replace(loop, tensors=tuple(tensors))
 
 
-def _is_apart(loop: StepLoop, axis: int) -> bool:
-    """Return True if elements read those of their own place along the axis alone."""
-    for entry in loop.tensors:
-        at = positions(entry.definition.variables)[axis]
-        if any(access.index[axis] != at for access in own_reads(loop, entry)):
-            return False
-    return True
+def _followed(loop: StepLoop, axis: int) -> list[int] | None:
+    """Return the axis of each tensor that goes with `axis` of the first one; None where a step reads across it."""
+    numbers = {tensor: at for at, entry in enumerate(loop.tensors) for tensor in (entry.now, entry.before)}
+    own = [positions(entry.definition.variables) for entry in loop.tensors]
+    reads = [
+        (reader, numbers[access.tensor], access.index)
+        for reader, entry in enumerate(loop.tensors)
+        for access in own_reads(loop, entry)
+    ]
+    axes = {0: axis}
+    for _ in loop.tensors:
+        for reader, read, index in reads:
+            if reader in axes and (place := own[reader][axes[reader]]) in index:
+                axes.setdefault(read, index.index(place))
+            if read in axes and (place := index[axes[read]]) in own[reader]:
+                axes.setdefault(reader, own[reader].index(place))
+    if len(axes) < len(loop.tensors) or loop.tensors[0].now.shape[axis].constant == 1:
+        return None
+    if any(index[axes[read]] != own[reader][axes[reader]] for reader, read, index in reads):
+        return None
+    return [axes[at] for at in range(len(loop.tensors))]
 
 
 def shared_bytes(loop: StepLoop) -> int:
     """Return the bytes that a block keeps."""
     copies = {entry.now: 2 if has_two(loop, entry) else 1 for entry in loop.tensors}
-    sizes = (copies[entry.now] * elements_of(loop, entry) * entry.now.dtype.itemsize for entry in loop.tensors)
+    sizes = (copies[entry.now] * elements_of(entry) * entry.now.dtype.itemsize for entry in loop.tensors)
     return 2 * sum(sizes) if any(entry.now.dtype.itemsize == 2 for entry in loop.tensors) else sum(sizes)
 
 
@@ -93,7 +107,7 @@ def terms_of(loop: StepLoop) -> int:
     for entry in loop.tensors:
         if isinstance(entry.definition, Reduction):
             terms = product(variable.extent for variable in entry.definition.reduced).constant
-            found += elements_of(loop, entry) * (terms or MAX_TERMS)
+            found += elements_of(entry) * (terms or MAX_TERMS)
     return found
 
 
@@ -126,9 +140,9 @@ def as_pointwise(entry: LoopTensor) -> Pointwise:
     return Pointwise(definition.variables, loop)
 
 
-def elements_of(loop: StepLoop, entry: LoopTensor) -> int:
+def elements_of(entry: LoopTensor) -> int:
     """Return the elements of a tensor at one place along the batch axes."""
-    size = product(entry.now.shape[loop.n_batch_axes :]).constant
+    size = product(entry.own_shape).constant
     assert size is not None, "loops have constant sizes beside their batch"
     return size
 
@@ -160,8 +174,8 @@ def _can_be_inlined(loop: StepLoop, entries: Mapping[int, LoopTensor], place: in
                 is_in_loop = not access.variables <= set(_free(definition))
                 if is_in_loop or (is_reduction and isinstance(definition, Reduction)):
                     return False
-                n_reads += elements_of(loop, entry) * n_terms
-    return 0 < n_reads <= elements_of(loop, own) or (n_reads > 0 and not is_reduction and _is_free(own.definition.body))
+                n_reads += elements_of(entry) * n_terms
+    return 0 < n_reads <= elements_of(own) or (n_reads > 0 and not is_reduction and _is_free(own.definition.body))
 
 
 def _free(definition: Pointwise | Reduction) -> tuple[Variable, ...]:

@@ -11,9 +11,9 @@ from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, compare, index_value, masked, rewrite, select
 from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor, is_view
-from kernel_lsp.generate.loops.bodies import loop_of
 from kernel_lsp.generate.loops.joined import with_joined_steps
 from kernel_lsp.generate.loops.periods import find_steps, outline, through_views
+from kernel_lsp.generate.loops.readouts import loop_with_readouts
 from kernel_lsp.generate.loops.rebuilding import Rebuilder, UnknownDefinitionError
 from kernel_lsp.generate.loops.split_products import with_split_products
 from kernel_lsp.generate.loops.steps import NoLoopError, OpenSizesError, Steps
@@ -139,10 +139,11 @@ def _components(steps: Steps) -> list[tuple[tuple[int, ...], bool]]:
     ordered: list[tuple[tuple[int, ...], bool]] = []
     done: set[int] = set()
     while len(ordered) < len(groups):
-        for group, is_loop in groups:
-            if done.isdisjoint(group) and set().union(*(needs[place] for place in group)) <= done | set(group):
-                ordered.append((group, is_loop))
-                done.update(group)
+        left = [entry for entry in groups if done.isdisjoint(entry[0])]
+        ready = [entry for entry in left if set().union(*(needs[at] for at in entry[0])) <= done | set(entry[0])]
+        others = [entry for entry in ready if not entry[1]]  # a loop may take in what reads them
+        ordered += others or ready[:1]
+        done.update(*(group for group, _ in others or ready[:1]))
     return ordered
 
 
@@ -157,12 +158,14 @@ def _add_rolled(
 
     for group, is_loop in groups:
         place = group[0]
+        if place in whole:
+            continue
         is_sum = group == (place,) and _is_last_alone(steps, place, read_later)
         added = summand(steps, place) if is_sum else None
         if added is not None:
             _add_sum(rebuilder, steps, place, sum_over_steps(steps, place, added, over_all))
         elif is_loop:
-            loop = loop_of(steps, group, over_all)
+            loop, group = loop_with_readouts(steps, group, whole, over_all)
             for at, each in enumerate(group):
                 whole[each] = _add_whole(rebuilder, steps, each, LoopResult(loop, at))
         else:

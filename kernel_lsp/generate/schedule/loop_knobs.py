@@ -18,7 +18,7 @@ THREADS = (32, 64, 128, 256, 512, 1024)
 
 def render_loop(kernel: KernelWriter, group: LoopGroup, choices: Choices, workload: Workload) -> RenderedKernel:
     """Render the kernel of a loop with the blocks and threads that the schedule says."""
-    numbers = numbers_of_blocks(group.loop) if workload.capability >= HOPPER else (1,)
+    numbers = tuple(n for n in numbers_of_blocks(group.loop) if n <= 1 or workload.capability >= HOPPER)
     blocks = choices.pick_int(f"{kernel.name}.blocks", sorted(numbers), numbers[0], "blocks per place along the batch")
     default = default_threads(group.loop, blocks)
     threads = choices.pick_int(f"{kernel.name}.threads", THREADS, default, "threads per block")

@@ -28,7 +28,7 @@ from kernel_lsp.generate.codegen.kernel import (
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import ADD, stored
-from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.scope import MAX_UNROLLED, Scope
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
 from kernel_lsp.generate.interleaved_channels import CHANNELS
 from kernel_lsp.generate.ir.atoms import Atom, Quotient, Symbol, Variable
@@ -139,7 +139,7 @@ def render_boxes(
     """Render the kernel of an elementwise group with a box per thread. With `planes` blocks stay within a plane of the
     last two axes, so that the other coordinates are the block's. With a `workload`, rows of windows and of the box are
     loads and stores of packs, whose contract its sizes fulfil. `n_resident` are the minimum resident blocks per SM."""
-    kernel.unrolls_loops = True
+    kernel.max_unrolled = MAX_UNROLLED
     scope = Scope(kernel)
     variables = _axis_variables(group)
     stores = _over_axes(group, variables)

@@ -27,31 +27,49 @@ MIN_WARP_TERMS = 64
 WARP_KINDS = ("sum", "prod", "max", "min")
 MIN_SHARED_TERMS = 1 << 14
 """Minimum terms of a step that blocks share: a barrier of a cluster costs as much as these take in one block."""
+MAX_THREAD_ELEMENTS = 64
+"""Maximum elements that a thread keeps in registers: a thread has 255, and a step needs others."""
+MAX_TERMS_PER_ELEMENT = 4
+"""Maximum terms of a step for each element of the largest tensor, where one thread does all: with more, as in a product
+with a square matrix, threads share them."""
 UNROLLED_STEPS = 8
 """Steps of a thread that are unrolled, so that loads of later steps are in flight."""
 
 
 def is_by_threads(loop: StepLoop) -> bool:
     """Return True if each element depends on itself alone."""
-    return all(elements_of(loop, entry) == 1 and not loops_of(entry) for entry in loop.tensors)
+    return all(elements_of(entry) == 1 and not loops_of(entry) for entry in loop.tensors)
+
+
+def suits_thread(loop: StepLoop) -> bool:
+    """Return True if a thread can keep the elements of a place along the batch, and do their steps alone."""
+    sizes = [elements_of(entry) for entry in loop.tensors]
+    return sum(sizes) <= MAX_THREAD_ELEMENTS and _terms_of_step(loop) <= MAX_TERMS_PER_ELEMENT * max(sizes)
 
 
 def default_threads(loop: StepLoop, blocks: int) -> int:
     """Return the threads of a block: those of its largest tensor, or a warp per result of its products."""
     if is_by_threads(loop):
         return 64
-    wanted = max(elements_of(loop, entry) * (WARP if is_by_warps(loop, entry) else 1) for entry in loop.tensors)
+    if not blocks:
+        return WARP
+    wanted = max(elements_of(entry) * (WARP if is_by_warps(loop, entry) else 1) for entry in loop.tensors)
     wanted = -(-wanted // blocks)
     return next((threads for threads in (32, 64, 128, 256, 512) if threads >= wanted), 1024)
 
 
 def numbers_of_blocks(loop: StepLoop) -> tuple[int, ...]:
-    """Return how many blocks may share a place along the batch, the default first. Those of a large product keep their
-    part of its factor in L1."""
+    """Return how many blocks may share a place along the batch, the default first; 0 is one thread. Those of a large
+    product keep their part of its factor in L1."""
     if is_by_threads(loop):
         return (1,)
-    terms = sum(elements_of(loop, entry) * _n_terms(each) for entry in loop.tensors for each in loops_of(entry))
-    return (8, 1, 2, 4) if terms >= MIN_SHARED_TERMS else (1, 2, 4, 8)
+    if suits_thread(loop):
+        return (0, 1)
+    return (8, 1, 2, 4) if _terms_of_step(loop) >= MIN_SHARED_TERMS else (1, 2, 4, 8)
+
+
+def _terms_of_step(loop: StepLoop) -> int:
+    return sum(elements_of(entry) * _n_terms(each) for entry in loop.tensors for each in loops_of(entry))
 
 
 def _n_terms(loop: Loop) -> int:
@@ -63,6 +81,8 @@ def comment_of(loop: StepLoop, blocks: int) -> str:
     n_steps = loop.step.extent.constant
     if is_by_threads(loop):
         return f"One thread per element walks over {n_steps} steps, with what they pass on in registers."
+    if not blocks:
+        return f"One thread per place along the batch walks over {n_steps} steps, with what they pass on in registers."
     who = "A block" if blocks == 1 else f"A cluster of {blocks} blocks"
     kept = f"{shared_bytes(loop)} bytes of shared memory"
     return f"{who} per place along the batch walks over {n_steps} steps, with what they pass on in {kept}."
@@ -71,7 +91,7 @@ def comment_of(loop: StepLoop, blocks: int) -> str:
 @dataclass
 class LoopRenderer:
     """Renders the kernel of a loop with `threads` per block, and a cluster of `blocks` for each place along the batch,
-    which share the elements of every tensor and have all of them."""
+    which share the elements of every tensor and have all of them; with 0 blocks, a thread for each place."""
 
     kernel: KernelWriter
     group: LoopGroup
@@ -85,8 +105,7 @@ class LoopRenderer:
         for entry, name in zip(self.loop.tensors, self.names, strict=True):
             self.kernel.name_array(entry.now, name)
             self.kernel.name_array(entry.before, name)
-        first = self.loop.tensors[0]
-        self.batch = first.now.shape[: self.loop.n_batch_axes]
+        self.batch = self.loop.tensors[0].batch
         self.row = Variable("row", -1 << 20, product(self.batch))
         self.index_type = self.kernel.index_type
 
@@ -95,14 +114,11 @@ class LoopRenderer:
         self.scope.define(self.row, "row")
         if is_by_threads(self.loop):
             return self._by_threads(comment)
-        return self._by_blocks(comment)
+        return self._by_blocks(comment) if self.blocks else self._by_arrays(comment)
 
     def _by_threads(self, comment: str) -> RenderedKernel:
         scope, row = self.scope, self.row.extent
-        limit = self.kernel.size("n", row)
-        wide = "(long long)" if self.index_type == "long long" else ""
-        scope.line(f"const {self.index_type} row = {wide}blockIdx.x * {self.threads} + threadIdx.x;")
-        scope.line(f"if (row >= {limit}) return;")
+        self._define_row()
         for entry, name in zip(self.loop.tensors, self.names, strict=True):
             start = "0" if entry.first is None else self._first(scope, entry, []).text
             scope.line(f"{COMPUTE_TYPE[entry.now.dtype]} {name} = {start};")
@@ -126,6 +142,38 @@ class LoopRenderer:
                 inner.line(line)
         return rendered(self.kernel, comment, scope.lines, (blocks_of(row, self.threads),), (self.threads,))
 
+    def _define_row(self) -> None:
+        limit = self.kernel.size("n", self.row.extent)
+        wide = "(long long)" if self.index_type == "long long" else ""
+        self.scope.line(f"const {self.index_type} row = {wide}blockIdx.x * {self.threads} + threadIdx.x;")
+        self.scope.line(f"if (row >= {limit}) return;")
+
+    def _by_arrays(self, comment: str) -> RenderedKernel:
+        scope, kernel = self.scope, self.kernel
+        kernel.max_unrolled = MAX_THREAD_ELEMENTS
+        self._define_row()
+        for entry, name in zip(self.loop.tensors, self.names, strict=True):
+            size, two = elements_of(entry), has_two(self.loop, entry)
+            arrays = f"{name}_before[{size}], {name}_now[{size}]" if two else f"{name}[{size}]"
+            scope.line(f"{COMPUTE_TYPE[entry.now.dtype]} {arrays};")
+            if entry.first is not None:
+                with scope.unroll(f"for (int i = 0; i < {size}; ++i)") as inner:
+                    value = self._first(inner, entry, self._rest(inner, entry)).text
+                    inner.line(f"{name}{'_before' if two else ''}[i] = {value};")
+        with scope.open(self._header()) as inner:
+            inner.define(self.loop.step, "step")
+            for position, entry in enumerate(self.loop.tensors):
+                with inner.unroll(f"for (int i = 0; i < {elements_of(entry)}; ++i)") as own:
+                    rest = self._rest(own, entry)
+                    scalar = self._element(entry, rest)
+                    self._find_arrays(scalar)
+                    self._write(own, position, own.value(scalar), rest)
+            for entry, name in zip(self.loop.tensors, self.names, strict=True):
+                if has_two(self.loop, entry):
+                    with inner.unroll(f"for (int i = 0; i < {elements_of(entry)}; ++i)") as own:
+                        own.line(f"{name}_before[i] = {name}_now[i];")
+        return rendered(kernel, comment, scope.lines, (blocks_of(self.row.extent, self.threads),), (self.threads,))
+
     def _header(self) -> str:
         return f"for (int step = 0; step < {self.loop.step.extent.constant}; ++step)"
 
@@ -138,7 +186,9 @@ class LoopRenderer:
     def _place(self, entry: LoopTensor, rest: Sequence[Index]) -> list[Index]:
         """Return the index of an element of the block's or thread's place along the batch axes."""
         batch = unravel_safe(as_index(self.row), self.batch) if self.batch else []
-        return [*batch, *(rest or [as_index(0)] * (len(entry.now.shape) - len(self.batch)))]
+        found = dict(zip(entry.batch_axes, batch, strict=True))
+        found |= dict(zip(entry.own_axes, rest or [as_index(0)] * len(entry.own_axes), strict=True))
+        return [found[axis] for axis in range(len(found))]
 
     def _element(self, entry: LoopTensor, rest: Sequence[Index]) -> Scalar:
         definition = as_pointwise(entry)
@@ -171,13 +221,13 @@ class LoopRenderer:
         row = "blockIdx.x" if self.blocks == 1 else f"blockIdx.x / {self.blocks}"
         scope.line(f"const {self.index_type} row = {row};")
         for entry, name in zip(self.loop.tensors, self.names, strict=True):
-            size = elements_of(self.loop, entry)
+            size = elements_of(entry)
             array = f"{name}[2][{size}]" if has_two(self.loop, entry) else f"{name}[{size}]"
             scope.line(f"__shared__ {COMPUTE_TYPE[entry.now.dtype]} {array};")
         for entry, name in zip(self.loop.tensors, self.names, strict=True):
             if entry.first is not None:
                 at = f"{name}[0]" if has_two(self.loop, entry) else name
-                with scope.open(self._over(elements_of(self.loop, entry))) as inner:
+                with scope.open(self._over(elements_of(entry))) as inner:
                     rest = self._rest(inner, entry)
                     inner.line(f"{at}[i] = {self._first(inner, entry, rest).text};")
         barrier = "__syncthreads();" if self.blocks == 1 else f"{self.kernel.use('cluster_sync')}();"
@@ -201,7 +251,7 @@ class LoopRenderer:
 
     def _rest(self, scope: Scope, entry: LoopTensor) -> list[Index]:
         """Return the index beside the batch axes of element `i` of the block."""
-        sizes = entry.now.shape[self.loop.n_batch_axes :]
+        sizes = entry.own_shape
         i = Variable("i", -2 << 20, product(sizes))
         scope.define(i, "i")
         return list(unravel_safe(as_index(i), sizes)) if sizes else []
@@ -209,7 +259,7 @@ class LoopRenderer:
     def _phase(self, scope: Scope, position: int) -> None:
         """Write the elements of one tensor of the step: by threads, or by warps whose lanes share long sums."""
         entry = self.loop.tensors[position]
-        size, by_warps = elements_of(self.loop, entry), is_by_warps(self.loop, entry)
+        size, by_warps = elements_of(entry), is_by_warps(self.loop, entry)
         own, step = (f"threadIdx.x / {WARP}", self.threads // WARP) if by_warps else ("threadIdx.x", self.threads)
         own = f"blockIdx.x % {self.blocks} * {step} + {own}" if self.blocks > 1 else own
         step *= self.blocks
@@ -246,7 +296,7 @@ class LoopRenderer:
         entry, name = self.loop.tensors[position], self.names[position]
         own = scope.declare("value", COMPUTE_TYPE[entry.now.dtype], value.text)
         array = f"{name}_now" if has_two(self.loop, entry) else name
-        if self.blocks == 1:
+        if self.blocks <= 1:
             scope.line(f"{array}[i] = {own};")
         else:
             place = f"{self.kernel.use('in_block')}(&{array}[i], peer)"
@@ -259,8 +309,7 @@ class LoopRenderer:
             for entry, name in zip(self.loop.tensors, self.names, strict=True):
                 if access.tensor in (entry.now, entry.before):
                     suffix = ("_now" if access.tensor is entry.now else "_before") if has_two(self.loop, entry) else ""
-                    n = self.loop.n_batch_axes
-                    place = ravel(access.index[n:], access.tensor.shape[n:])
+                    place = ravel([access.index[axis] for axis in entry.own_axes], entry.own_shape)
                     self.kernel.runs[access.digest] = (f"{name}{suffix}", place)
 
 
