@@ -264,7 +264,8 @@ class StepLoop:
 
 @dataclass(frozen=True)
 class LoopResult:
-    """Definition of a tensor whose element (step, *index) is that of a loop's tensor `place` after this step."""
+    """Definition of a tensor whose element (step, *index) is that of a loop's tensor `place` after this step. A tensor
+    with one step has the last."""
 
     loop: StepLoop
     place: int

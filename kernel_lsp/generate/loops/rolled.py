@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
-from kernel_lsp.generate.ir.index import as_index
+from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, compare, index_value, masked, rewrite, select
 from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor, is_view
 from kernel_lsp.generate.loops.joined import with_joined_steps
@@ -160,27 +160,31 @@ def _add_rolled(
         place = group[0]
         if place in whole:
             continue
-        is_sum = group == (place,) and _is_last_alone(steps, place, read_later)
+        is_sum = group == (place,) and _is_last_read(steps, place, group, read_later)
         added = summand(steps, place) if is_sum else None
         if added is not None:
             _add_sum(rebuilder, steps, place, sum_over_steps(steps, place, added, over_all))
         elif is_loop:
             loop, group = loop_with_readouts(steps, group, whole, over_all)
             for at, each in enumerate(group):
-                whole[each] = _add_whole(rebuilder, steps, each, LoopResult(loop, at))
+                n_steps = as_index(1) if _is_last_read(steps, each, group, read_later) else steps.step.extent
+                whole[each] = _add_whole(rebuilder, steps, each, LoopResult(loop, at), n_steps)
         else:
-            whole[place] = _add_whole(rebuilder, steps, place, _definition_for_all(steps, place, over_all))
+            definition = _definition_for_all(steps, place, over_all)
+            whole[place] = _add_whole(rebuilder, steps, place, definition, steps.step.extent)
     for number, row in enumerate(steps.tensors):
         for place, tensor in enumerate(row):
-            if place in whole:
+            if place in whole and whole[place].shape[0] == steps.step.extent:
                 rebuilder.view_of(tensor, whole[place], number)
+            elif place in whole and row is steps.tensors[-1]:
+                rebuilder.view_of(tensor, whole[place], 0)
 
 
-def _is_last_alone(steps: Steps, place: int, read_later: Collection[Tensor]) -> bool:
-    """Return True if nothing but the tensor's own next step reads those before the last."""
-    others = [other for other in range(len(steps.definitions)) if other != place]
+def _is_last_read(steps: Steps, place: int, group: Collection[int], read_later: Collection[Tensor]) -> bool:
+    """Return True if nothing outside the loop of the group reads a step but the last: it alone is stored."""
     if place >= len(steps.tensors[0]):
         return False
+    others = [other for other in range(len(steps.definitions)) if other not in group]
     if any(place == needed for other in others for needed, _ in steps.needs(other)):
         return False
     return not any(row[place] in read_later for row in steps.tensors[:-1])
@@ -198,11 +202,11 @@ def _add_sum(rebuilder: Rebuilder, steps: Steps, place: int, definition: Pointwi
 
 
 def _add_whole(
-    rebuilder: Rebuilder, steps: Steps, place: int, definition: Pointwise | Reduction | LoopResult
+    rebuilder: Rebuilder, steps: Steps, place: int, definition: Pointwise | Reduction | LoopResult, n_steps: Index
 ) -> Tensor:
     one = steps.now[place]
     name = one.name.removesuffix("_step")
-    return rebuilder.new(name, one.dtype, (steps.step.extent, *one.shape), definition, one)
+    return rebuilder.new(name, one.dtype, (n_steps, *one.shape), definition, one)
 
 
 def _definition_for_all(steps: Steps, place: int, over_all: Callable[[Scalar], Scalar]) -> Pointwise | Reduction:

@@ -27,7 +27,7 @@ MIN_WARP_TERMS = 64
 WARP_KINDS = ("sum", "prod", "max", "min")
 MIN_SHARED_TERMS = 1 << 14
 """Minimum terms of a step that blocks share: a barrier of a cluster costs as much as these take in one block."""
-MAX_THREAD_ELEMENTS = 64
+MAX_THREAD_ELEMENTS = 96
 """Maximum elements that a thread keeps in registers: a thread has 255, and a step needs others."""
 MAX_TERMS_PER_ELEMENT = 4
 """Maximum terms of a step for each element of the largest tensor, where one thread does all: with more, as in a product
@@ -211,8 +211,17 @@ class LoopRenderer:
         tensor = self.group.tensors[position]
         if tensor is None:
             return
-        entry = self.loop.tensors[position]
-        offset = scope.offset(tensor, [as_index(self.loop.step), *self._place(entry, rest)]).text
+        entry, step = self.loop.tensors[position], self.loop.step
+        if tensor.shape[0] != step.extent:
+            with scope.open(f"if (step == {step.extent - 1})") as last:
+                self._store_at(last, position, name, [as_index(0), *self._place(entry, rest)])
+        else:
+            self._store_at(scope, position, name, [as_index(step), *self._place(entry, rest)])
+
+    def _store_at(self, scope: Scope, position: int, name: str, index: Sequence[Index]) -> None:
+        tensor, entry = self.group.tensors[position], self.loop.tensors[position]
+        assert tensor is not None
+        offset = scope.offset(tensor, index).text
         value = stored(Text(name, ATOM), entry.now.dtype, tensor.dtype)
         scope.line(f"{self.kernel.target(tensor)}[{offset}] = {value};")
 
