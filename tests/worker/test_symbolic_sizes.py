@@ -74,9 +74,9 @@ def test_large_inputs_of_fixed_sizes_are_tried_with_few_of_them(
     assert validation._sizes(captured, {}, small=False) == {"s": 8}
 
 
-@pytest.mark.parametrize(("n_steps", "symbolic"), [(90, ["B"]), (180, [])])
+@pytest.mark.parametrize(("n_steps", "symbolic"), [(60, ["B"]), (100, [])])
 def test_a_long_unrolled_loop_has_few_symbols(n_steps: int, symbolic: list[str]) -> None:
-    """Three calls per step: more than 256 leave the first symbolic dim of each input, more than 512 none."""
+    """Three calls per step: more than 128 leave the first symbolic dim of each input, more than 256 none."""
     text = """
         def f(x):
             T, B, D = x.shape

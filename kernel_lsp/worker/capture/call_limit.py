@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from .symbols import is_settled
 
-LIMITS = ((128, 2), (256, 1), (512, 0))
+LIMITS = ((128, 1), (256, 0))
 """Maximum calls of torch functions, and the symbolic dims per input that are left beyond them. 64 steps of a delta
 rule, 960 calls, took 52 s of a processor with every dim symbolic, 25 s with one per input and 6 s with none."""
 
@@ -41,8 +41,8 @@ class CallLimit(TorchFunctionMode):
     def _check(self, n_dims: int) -> None:
         to_fix = {(position, dim) for position, dims in enumerate(self._symbolic()) for dim in dims[n_dims:]}
         if to_fix:
-            left = f"{n_dims} dims" if n_dims > 1 else "1 dim" if n_dims else "no dim"
-            note = f"the code makes more than {self._n_calls} calls: {left} of each input may change"
+            left = "only the first dim of each input may change" if n_dims else "its sizes are those of the capture"
+            note = f"the code makes more than {self._n_calls} calls: {left}"
             raise TooManyCalls(frozenset(to_fix), note)
 
     def _symbolic(self) -> list[list[int]]:
