@@ -224,11 +224,13 @@ def unknown(*sources: Value, origins: int = 0) -> Value:
     parts: list[int] | None = None
     for source in sources:
         of_warps = of_warps or source.of_warps is True
-        parts = joined(parts, source.parts)
+        if source.parts is not None:
+            parts = joined(parts, source.parts)
         is_own = is_own or source.is_own
         origins |= source.origins
-        varies = varies or source.differs
-        loads |= source.loads
+        varies = varies or (source.varies if source.number is None else isinstance(source.number, list))
+        if source.loads:
+            loads = loads | source.loads if loads else source.loads
     is_of_warps = True if of_warps and all(source.is_of_warps or not source.differs for source in sources) else None
     return Value(None, origins, varies, loads=loads, is_own=is_own, parts=parts, of_warps=is_of_warps)
 
