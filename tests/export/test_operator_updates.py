@@ -48,6 +48,15 @@ CACHE = (
 COUNT = ('self.register_buffer("calls", torch.tensor(0))', "self.calls += 2; return self.layer(x).relu()")
 TWICE = ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.norm(self.layer(x)).relu())")
 SCALE = ('self.register_buffer("scale", torch.tensor(1.0))', "self.scale.mul_(0.9); return self.layer(x) * self.scale")
+QUEUE = (
+    'self.register_buffer("queue", torch.zeros(8, 4))',
+    "self.queue = torch.cat([x.detach().mean(1), self.queue[:3]]); return self.layer(x) + self.queue.sum(0)",
+)
+DETACHED = ("self.kept = None", "y = self.layer(x); self.kept = y.detach(); return y")
+TEACHER = (
+    "self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)",
+    "self.teacher.mul_(0.9).add_(x.detach().mean((0, 1))); return self.layer(x) - self.teacher",
+)
 pytestmark = pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
 
 
@@ -70,8 +79,8 @@ def modules(
 
 @pytest.mark.parametrize(
     "parts",
-    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, TWICE, SCALE],
-    ids=["norm", "mean", "hidden", "shown", "count", "cache", "twice", "scale"],
+    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, TWICE, SCALE, QUEUE, DETACHED, TEACHER],
+    ids=["norm", "mean", "hidden", "shown", "count", "cache", "twice", "scale", "queue", "detached", "teacher"],
 )
 @pytest.mark.parametrize("backward", [True, False], ids=["training", "eval"])
 def test_state_follows_the_code(
@@ -92,8 +101,12 @@ def test_state_follows_the_code(
         (*ours, our_buffers, our_attributes), (*theirs, their_buffers, their_attributes) = found
         torch.testing.assert_close(ours, theirs)
         torch.testing.assert_close(our_buffers, their_buffers)
+        torch.testing.assert_close(dict(used.named_parameters()), dict(plain.named_parameters()))
         torch.testing.assert_close(our_attributes.get("weights"), their_attributes.get("weights"))
-        if parts is not HIDDEN:  # which the code assigns
+        kept = [getattr(module, "kept", None) for module in (plain, used)]
+        torch.testing.assert_close(*kept)
+        assert parts is not DETACHED or not kept[1].requires_grad
+        if parts not in (HIDDEN, QUEUE):  # which the code assigns
             assert all(used.get_buffer(name) is value for name, value in held.items()), "changed in place"
     assert n_by_kernels() == 3 + 3 * backward
 

@@ -13,7 +13,7 @@ import torch
 from ..failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from ..host import without_cuda
 from ..valid_names import NamePool
-from .backward import GRADIENT, BackwardProgram, trace_backward
+from .backward import GRADIENT, BackwardProgram, has_graph, trace_backward
 from .call_limit import TooManyCalls
 from .captured import Argument, Captured, is_lifted
 from .exported_program import Dim, Program, Wrapper, depends_on_inputs, export_program, user_outputs
@@ -284,7 +284,7 @@ class Attempt:
         wanted = [a.position for a in arguments if a.name in forward.used and self._takes_gradient(a, program)]
         try:
             with without_cuda():
-                return trace_backward(program, wanted)
+                return trace_backward(program, self._without_detached(program, arguments, wanted))
         except TargetFailure as failure:
             failure.file, failure.line = failure.file or self._place[0], failure.line or self._place[1]
             failure.next_step = failure.next_step or "run it without --backward"
@@ -297,6 +297,21 @@ class Attempt:
                 line=self._place[1],
                 next_step="run it without --backward",
             ) from None
+
+    def _without_detached(self, program: Program, arguments: list[Argument], wanted: list[int]) -> list[int]:
+        """Leave out states that never have a graph: neither what the code assigns, nor a state in it, has one."""
+        record = self._wrapper.record
+        buffers = {a.placeholder.qualified_name: a.position for a in arguments if a.placeholder.role == "buffer"}
+        assigned = [path for path, is_assigned in record.updates.items() if is_assigned]
+        found = [position for position in wanted if position not in buffers.values()]
+        while assigned:
+            recorded = dict(zip(record.updates, has_graph(program, found)[-len(record.updates) :]))
+            record.detached = {path for path in assigned if not recorded[path]}
+            more = {buffers[path] for path in assigned if recorded[path] and path in buffers}.intersection(wanted)
+            if more.issubset(found):
+                return [position for position in wanted if position in found]
+            found += more.difference(found)
+        return wanted
 
     def _backward_text(
         self,

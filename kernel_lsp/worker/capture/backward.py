@@ -75,6 +75,15 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     return BackwardProgram(traced, results, list(wanted), floating, n_forward)
 
 
+def has_graph(program: Program, wanted: Sequence[int]) -> list[bool]:
+    """Return for each output whether autograd records it where the placeholders at `wanted` require gradients."""
+    module = torch.fx.GraphModule(program.functional.graph_module, program.functional.graph)
+    with quiet(), _fake_mode(program.fake_inputs), bags_as_rows(module.graph), torch.enable_grad():
+        leaves = [value.detach().requires_grad_(at in wanted) for at, value in enumerate(program.fake_inputs)]
+        made = _Traced(module).run_nodes(leaves)
+    return [made[node.name].requires_grad for node in user_outputs(program.functional)]
+
+
 class _Traced(torch.fx.Interpreter):
     """Runs the forward. Nodes that autograd adds later carry the line of the forward node that they differentiate."""
 

@@ -187,13 +187,14 @@ class Record:
     """The findings of the last call. Kept outside the module: export resets attributes that a call sets. `updates` are
     the buffers and attributes, by path, whose values after a call are results behind those of the code; True for one
     that the code assigns, False for one that it changes in place. `caches` are attributes whose new values depend on no
-    input."""
+    input, `detached` those whose new values have no graph."""
 
     output_names: list[str]
     returns: str = ""
     problem: TargetFailure | None = None
     updates: dict[str, bool] = field(default_factory=dict)
     caches: set[str] = field(default_factory=set)
+    detached: set[str] = field(default_factory=set)
 
 
 class Wrapper(torch.nn.Module):
@@ -373,9 +374,12 @@ def depends_on_inputs(node: Any) -> bool:
     return False
 
 
+MUTATIONS = {"BUFFER_MUTATION", "PARAMETER_MUTATION"}
+
+
 def _mutations(exported: Any) -> dict[str, int | None]:
     buffers = {spec.arg.name: str(spec.target) for spec in exported.graph_signature.input_specs}
-    mutated = ((node, str(spec.target)) for node, spec in _results(exported) if spec.kind.name == "BUFFER_MUTATION")
+    mutated = ((node, str(spec.target)) for node, spec in _results(exported) if spec.kind.name in MUTATIONS)
     return {_own(target): _increment(node, buffers, target) for node, target in mutated}
 
 

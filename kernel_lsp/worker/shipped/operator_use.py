@@ -47,8 +47,8 @@ class ModuleUse:
     names the method and the classes of submodules, with their paths. `training` is the mode they were captured in,
     None where both modes compute the same; `modes` are those of submodules in the other one. `tied` are paths of
     parameters and submodules that are the same object as an earlier one. The operator's last results are the new values
-    of the `updates`, buffers and attributes that the method changes, each "in place" or "assigned"; `counters` are
-    buffers that it increases."""
+    of the `updates`, buffers and attributes that the method changes, each "in place", "assigned", or "detached":
+    assigned without a graph; `counters` are buffers that it increases."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class ModuleUse:
         self.updates, self.counters = tuple(updates or {}), dict(counters or {})
         self.detached: frozenset[str] = frozenset()  # states whose graphs the code does not go on
         self.in_place = tuple([path for path, way in (updates or {}).items() if way == "in place"])
-        self.assigned = tuple([path for path, way in (updates or {}).items() if way == "assigned"])
+        self.assigned = tuple([path for path, way in (updates or {}).items() if way != "in place"])
+        self.no_graph = frozenset([path for path, way in (updates or {}).items() if way == "detached"])
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
         listed = {name: paths.split(" ") if isinstance(paths, str) else paths for name, paths in (code or {}).items()}
@@ -148,6 +149,7 @@ class ModuleUse:
         """Explain a difference. In compiled code a number may be a symbol, which has no text."""
         if torch.compiler.is_compiling():
             return self.texts[name]
+        found = "a tensor" if isinstance(found, Tensor) else found
         return f"{name} is {found}, and the kernels were made for {captured}: {_NEXT}"
 
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
@@ -176,7 +178,8 @@ class ModuleUse:
             torch._foreach_copy_(old, [new[path].detach() for path in self.in_place])
         for path in self.assigned:
             prefix, _, name = path.rpartition(".")
-            setattr(attribute(module, prefix) if prefix else module, name, new[path])
+            value = new[path].detach() if path in self.no_graph else new[path]
+            setattr(attribute(module, prefix) if prefix else module, name, value)
         return results[0] if n_returned == 1 else results[:n_returned]
 
 
