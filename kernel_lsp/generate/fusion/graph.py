@@ -258,7 +258,8 @@ class DefinitionGraph:
         """Return True if the consumer reads elements of the tensor several times."""
         definition = self.definitions[consumer]
         if isinstance(definition, LoopResult):
-            return any(isinstance(entry.definition, Reduction) for entry in definition.loop.tensors)
+            reductions = (each.definition for each in definition.loop.tensors if isinstance(each.definition, Reduction))
+            return any(access.tensor is tensor for each in reductions for access in accesses(each.body))
         if isinstance(definition, Attention | AttentionGradient) or (
             isinstance(definition, Reduction) and definition.contraction is not None
         ):
