@@ -185,9 +185,11 @@ class Task(Noun):
     returns: str = ""
     """The results as the code returns them, as a Python lambda of their tuple: ``lambda out: {"a": out[0]}``; empty for
     one tensor, and for a tuple of several."""
-    state_updates: dict[str, Literal["assigned", "detached", "in place"]] = {}
+    state_updates: dict[str, Literal["assigned", "in place"]] = {}
     """For a module: buffers and attributes, by path, that a call updates. The last results of the forward are their new
-    values, in this order: ``{"bn.running_mean": "in place"}``. Those that are detached are assigned without a graph."""
+    values, in this order: ``{"bn.running_mean": "in place"}``."""
+    state_graphs: dict[str, list[str]] = {}
+    """For new values that depend on no parameter: the inputs, and states by path, that they have their graphs from."""
     counters: dict[str, int] = {}
     """For a module: buffers of one integer, by path, and what a call adds: ``{"bn.num_batches_tracked": 1}``."""
     has_no_grad_region: bool = False

@@ -53,6 +53,10 @@ QUEUE = (
     "self.queue = torch.cat([x.detach().mean(1), self.queue[:3]]); return self.layer(x) + self.queue.sum(0)",
 )
 DETACHED = ("self.kept = None", "y = self.layer(x); self.kept = y.detach(); return y")
+OF_INPUTS = (
+    "self.moving = torch.zeros(4)",
+    "self.moving = self.moving * 0.5 + x.mean((0, 1)); return self.layer(x) - self.moving",
+)
 TEACHER = (
     "self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)",
     "self.teacher.mul_(0.9).add_(x.detach().mean((0, 1))); return self.layer(x) - self.teacher",
@@ -122,7 +126,21 @@ def test_gradients_flow_through_a_state_that_has_its_graph(tmp_path: Path, monke
     assert n_by_kernels() == 6
 
 
-@pytest.mark.parametrize("parts", [NORM, MEAN, SHOWN, COUNT], ids=["norm", "mean", "shown", "count"])
+@pytest.mark.parametrize("backward", [True, False], ids=["backward", "without"])
+def test_a_state_of_inputs_without_gradients_has_no_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backward: bool
+) -> None:
+    plain, used, _ = modules(tmp_path, monkeypatch, OF_INPUTS, backward=backward)
+    x = torch.linspace(-1, 1, 60).view(5, 3, 4)
+    for _ in range(3):
+        for module in (plain, used):
+            module(x).sin().sum().backward()
+        assert not used.moving.requires_grad
+        torch.testing.assert_close(used.moving, plain.moving)
+        torch.testing.assert_close(used.layer.weight.grad, plain.layer.weight.grad)
+
+
+@pytest.mark.parametrize("parts", [NORM, MEAN, SHOWN, COUNT, QUEUE], ids=["norm", "mean", "shown", "count", "queue"])
 def test_compiled_code_updates_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str]
 ) -> None:

@@ -31,7 +31,7 @@ VERSION_3 = {
     "LaunchPlan": "file function where backward_where renamed kernels numbers",
     "captured_with": "plan",
     "require": "name types tensors",
-    "ModuleUse": "method inputs state settings training modes code tied updates counters",
+    "ModuleUse": "method inputs state settings training modes code tied updates counters graphs",
     "CudaOperator": "plan reference is_differentiable captured headers module returns no_grad code",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",

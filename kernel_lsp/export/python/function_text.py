@@ -87,6 +87,7 @@ def module_use(task: Task) -> list[str]:
     modes = {name: value for name, value in task.module_settings.items() if name.endswith(f".{TRAINING}")}
     parts = [f"{string_literal(name.removesuffix(f'.{TRAINING}'))}: {value}" for name, value in modes.items()]
     ties = _pairs(task.module_ties)
+    graphs = {path: " ".join(names) for path, names in task.state_graphs.items()}
     lines = [
         f"method={string_literal(method_of(task))},",
         *literal("inputs=(", list(map(string_literal, inputs)), "),", depth=2),
@@ -97,6 +98,7 @@ def module_use(task: Task) -> list[str]:
         *(dict_rows("modes={", parts) if parts else []),
         *(dict_rows("tied={", ties) if ties else []),
         *(dict_rows("updates={", _pairs(task.state_updates)) if task.state_updates else []),
+        *(dict_rows("graphs={", _pairs(graphs)) if graphs else []),
         *(dict_rows("counters={", _pairs(task.counters)) if task.counters else []),
     ]
     before = f"module={RUNTIME}.ModuleUse("

@@ -3,6 +3,7 @@ bounds."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, Callable
@@ -13,7 +14,7 @@ import torch
 from ..failure import Failure, TargetFailure, raised_by_user, short_message, user_place
 from ..host import without_cuda
 from ..valid_names import NamePool
-from .backward import GRADIENT, BackwardProgram, has_graph, trace_backward
+from .backward import GRADIENT, BackwardProgram, graph_leaves, trace_backward
 from .call_limit import TooManyCalls
 from .captured import Argument, Captured, is_lifted
 from .exported_program import Dim, Program, Wrapper, depends_on_inputs, export_program, user_outputs
@@ -91,6 +92,9 @@ class Attempt:
             if with_backward:
                 backward = self._backward(program, arguments, forward)
                 backward_text = self._backward_text(backward, symbols, arguments, constants, output_names, program)
+            else:  # its gradients are the reference's
+                with contextlib.suppress(Exception):  # an operator without a derivative
+                    self._find_graphs(program, arguments, self._wanted(program, arguments, forward))
         except Inexpressible as problem:
             raise self._must_fix(problem.symbols, str(problem)) from None
         used = forward.used | (backward_text.used if backward_text else set())
@@ -281,10 +285,10 @@ class Attempt:
                 line=self._place[1],
                 next_step="use .detach() there instead, or run it without --backward",
             )
-        wanted = [a.position for a in arguments if a.name in forward.used and self._takes_gradient(a, program)]
+        wanted = self._wanted(program, arguments, forward)
         try:
             with without_cuda():
-                return trace_backward(program, self._without_detached(program, arguments, wanted))
+                return trace_backward(program, self._find_graphs(program, arguments, wanted))
         except TargetFailure as failure:
             failure.file, failure.line = failure.file or self._place[0], failure.line or self._place[1]
             failure.next_step = failure.next_step or "run it without --backward"
@@ -298,20 +302,25 @@ class Attempt:
                 next_step="run it without --backward",
             ) from None
 
-    def _without_detached(self, program: Program, arguments: list[Argument], wanted: list[int]) -> list[int]:
-        """Leave out states that never have a graph: neither what the code assigns, nor a state in it, has one."""
+    def _wanted(self, program: Program, arguments: list[Argument], forward: GraphText) -> list[int]:
+        return [a.position for a in arguments if a.name in forward.used and self._takes_gradient(a, program)]
+
+    def _find_graphs(self, program: Program, arguments: list[Argument], wanted: list[int]) -> list[int]:
+        """Find which inputs and states give a state that the code assigns its graph, and leave out of `wanted` the
+        states that never have one."""
         record = self._wrapper.record
-        buffers = {a.placeholder.qualified_name: a.position for a in arguments if a.placeholder.role == "buffer"}
-        assigned = [path for path, is_assigned in record.updates.items() if is_assigned]
-        found = [position for position in wanted if position not in buffers.values()]
-        while assigned:
-            recorded = dict(zip(record.updates, has_graph(program, found)[-len(record.updates) :]))
-            record.detached = {path for path in assigned if not recorded[path]}
-            more = {buffers[path] for path in assigned if recorded[path] and path in buffers}.intersection(wanted)
-            if more.issubset(found):
-                return [position for position in wanted if position in found]
-            found += more.difference(found)
-        return wanted
+        if not any(record.updates.values()):
+            return wanted
+        by_position = {a.position: a for a in arguments if a.position in wanted}
+        found = dict(zip(record.updates, graph_leaves(program, wanted)[-len(record.updates) :]))
+        leaves = {path: [by_position[at] for at in sorted(found[path])] for path, new in record.updates.items() if new}
+        recorded: set[str] = set()
+        for _ in leaves:  # each round finds one more, or none
+            recorded = {path for path, of in leaves.items() if any(_gives_graph(a, recorded) for a in of)}
+        for path, of in leaves.items():
+            if all(a.placeholder.role == "buffer" or self._is_users(a) for a in of):
+                record.graphs[path] = [_name_of(a) for a in of] if path in recorded else []
+        return [at for at, a in by_position.items() if _gives_graph(a, recorded)]
 
     def _backward_text(
         self,
@@ -358,6 +367,16 @@ class Attempt:
         leaves = self._inputs.tensors
         where = ", ".join(f"{leaves[i].name}.shape[{d}] = {leaves[i].shape[d]}" for i, d in sorted(dims))
         return MustFix(frozenset(dims), [f"fixed at the captured size: {where or 'every dim'} ({reason})"])
+
+
+def _gives_graph(argument: Argument, recorded: set[str]) -> bool:
+    placeholder = argument.placeholder
+    return placeholder.role != "buffer" or placeholder.qualified_name in recorded
+
+
+def _name_of(argument: Argument) -> str:
+    placeholder = argument.placeholder
+    return argument.name if placeholder.role == "input" else placeholder.qualified_name
 
 
 def _user_function(callee: Callee) -> Callable[..., Any]:

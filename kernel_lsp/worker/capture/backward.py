@@ -75,13 +75,26 @@ def trace_backward(program: Program, wanted: Sequence[int]) -> BackwardProgram:
     return BackwardProgram(traced, results, list(wanted), floating, n_forward)
 
 
-def has_graph(program: Program, wanted: Sequence[int]) -> list[bool]:
-    """Return for each output whether autograd records it where the placeholders at `wanted` require gradients."""
+def graph_leaves(program: Program, wanted: Sequence[int]) -> list[set[int]]:
+    """Return, for each output, the placeholders of those at `wanted` that autograd would lead its gradient to."""
     module = torch.fx.GraphModule(program.functional.graph_module, program.functional.graph)
     with quiet(), _fake_mode(program.fake_inputs), bags_as_rows(module.graph), torch.enable_grad():
         leaves = [value.detach().requires_grad_(at in wanted) for at, value in enumerate(program.fake_inputs)]
         made = _Traced(module).run_nodes(leaves)
-    return [made[node.name].requires_grad for node in user_outputs(program.functional)]
+    led_to = [_leaves_of(made[node.name]) for node in user_outputs(program.functional)]
+    return [{at for at in wanted if id(leaves[at]) in found} for found in led_to]
+
+
+def _leaves_of(result: torch.Tensor) -> set[int]:
+    """Return the ids of the leaves of a tensor's graph."""
+    pending, seen, found = [result.grad_fn], set(), {id(result)}
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in seen:
+            found.add(id(getattr(function, "variable", None)))
+            seen.add(function)
+            pending += [following for following, _ in function.next_functions]
+    return found
 
 
 class _Traced(torch.fx.Interpreter):

@@ -187,14 +187,14 @@ class Record:
     """The findings of the last call. Kept outside the module: export resets attributes that a call sets. `updates` are
     the buffers and attributes, by path, whose values after a call are results behind those of the code; True for one
     that the code assigns, False for one that it changes in place. `caches` are attributes whose new values depend on no
-    input, `detached` those whose new values have no graph."""
+    input. `graphs` are, for new values that depend on no parameter, the inputs and states that give them a graph."""
 
     output_names: list[str]
     returns: str = ""
     problem: TargetFailure | None = None
     updates: dict[str, bool] = field(default_factory=dict)
     caches: set[str] = field(default_factory=set)
-    detached: set[str] = field(default_factory=set)
+    graphs: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Wrapper(torch.nn.Module):

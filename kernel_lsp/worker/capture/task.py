@@ -54,7 +54,8 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "module_code": _module_code(captured),
         "module_ties": module_ties(owner_of(captured.callee)),
         "returns": captured.wrapper.record.returns,
-        "state_updates": _state_updates(captured),
+        "state_updates": {path: UPDATES[way] for path, way in captured.wrapper.record.updates.items()},
+        "state_graphs": captured.wrapper.record.graphs,
         "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,
@@ -213,11 +214,6 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     unknown = [name for name, value in settings.items() if isinstance(value, str) and UNCOMPARABLE in value]
     captured.notes += [f"{NOT_COMPARED}: {name} is {settings[name]}" for name in unknown]
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
-
-
-def _state_updates(captured: Captured) -> dict[str, str]:
-    record = captured.wrapper.record
-    return {path: "detached" if path in record.detached else UPDATES[way] for path, way in record.updates.items()}
 
 
 def _set_first(captured: Captured) -> set[str]:

@@ -47,8 +47,8 @@ class ModuleUse:
     names the method and the classes of submodules, with their paths. `training` is the mode they were captured in,
     None where both modes compute the same; `modes` are those of submodules in the other one. `tied` are paths of
     parameters and submodules that are the same object as an earlier one. The operator's last results are the new values
-    of the `updates`, buffers and attributes that the method changes, each "in place", "assigned", or "detached":
-    assigned without a graph; `counters` are buffers that it increases."""
+    of the `updates`, buffers and attributes that the method changes, each "in place" or "assigned"; `counters` are
+    buffers that it increases. Values of `graphs` have a graph if one of the inputs and states named there has."""
 
     def __init__(
         self,
@@ -62,12 +62,13 @@ class ModuleUse:
         tied: Mapping[str, str] | None = None,
         updates: Mapping[str, str] | None = None,
         counters: Mapping[str, int] | None = None,
+        graphs: Mapping[str, str] | None = None,
     ) -> None:
         self.updates, self.counters = tuple(updates or {}), dict(counters or {})
         self.detached: frozenset[str] = frozenset()  # states whose graphs the code does not go on
         self.in_place = tuple([path for path, way in (updates or {}).items() if way == "in place"])
         self.assigned = tuple([path for path, way in (updates or {}).items() if way != "in place"])
-        self.no_graph = frozenset([path for path, way in (updates or {}).items() if way == "detached"])
+        self.graphs = {path: names.split() for path, names in (graphs or {}).items()}
         self.method, self.inputs, self.state = method, tuple(inputs), tuple(state)
         self.settings, self.training, self.modes = dict(settings or {}), training, dict(modes or {})
         listed = {name: paths.split(" ") if isinstance(paths, str) else paths for name, paths in (code or {}).items()}
@@ -165,7 +166,7 @@ class ModuleUse:
             else (*given, *[each if isinstance(each, Tensor) else setting_of(each) for each in held])
         )
 
-    def updated(self, module: torch.nn.Module, results: Any) -> Any:
+    def updated(self, module: torch.nn.Module, results: Any, arguments: Sequence[Any]) -> Any:
         """Update the state of the module as its method does, and return the results without the new values."""
         for path, increment in self.counters.items():
             attribute(module, path).add_(increment)
@@ -176,9 +177,12 @@ class ModuleUse:
         if self.in_place:
             old = [attribute(module, path) for path in self.in_place]
             torch._foreach_copy_(old, [new[path].detach() for path in self.in_place])
+        known = dict(zip((*self.inputs, *self.state), arguments))
         for path in self.assigned:
             prefix, _, name = path.rpartition(".")
-            value = new[path].detach() if path in self.no_graph else new[path]
+            value, given = new[path], self.graphs.get(path)
+            if given is not None and not any(known[each].requires_grad for each in given):
+                value = value.detach()
             setattr(attribute(module, prefix) if prefix else module, name, value)
         return results[0] if n_returned == 1 else results[:n_returned]
 
@@ -452,7 +456,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
             reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
         reason = reason or operator.why_not(arguments)
         if not reason:
-            return arranged(use.updated(self, operator.call(*arguments)))
+            return arranged(use.updated(self, operator.call(*arguments), arguments))
         fell_back(operator.key, reason)
         return own(self, *inputs, **keywords)
 
