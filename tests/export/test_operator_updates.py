@@ -57,6 +57,10 @@ OF_INPUTS = (
     "self.moving = torch.zeros(4)",
     "self.moving = self.moving * 0.5 + x.mean((0, 1)); return self.layer(x) - self.moving",
 )
+ROUNDED = (
+    'self.register_buffer("kept_half", torch.zeros(5, 3, 4, dtype=torch.bfloat16))',
+    "self.kept_half.copy_(x.detach()); return self.layer(x) - self.kept_half",
+)
 TEACHER = (
     "self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)",
     "self.teacher.mul_(0.9).add_(x.detach().mean((0, 1))); return self.layer(x) - self.teacher",
@@ -83,8 +87,21 @@ def modules(
 
 @pytest.mark.parametrize(
     "parts",
-    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, TWICE, SCALE, QUEUE, DETACHED, TEACHER],
-    ids=["norm", "mean", "hidden", "shown", "count", "cache", "twice", "scale", "queue", "detached", "teacher"],
+    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, TWICE, SCALE, QUEUE, DETACHED, TEACHER, ROUNDED],
+    ids=[
+        "norm",
+        "mean",
+        "hidden",
+        "shown",
+        "count",
+        "cache",
+        "twice",
+        "scale",
+        "queue",
+        "detached",
+        "teacher",
+        "rounded",
+    ],
 )
 @pytest.mark.parametrize("backward", [True, False], ids=["training", "eval"])
 def test_state_follows_the_code(

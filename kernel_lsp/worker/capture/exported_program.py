@@ -116,6 +116,18 @@ def _replace(graph: Any, node: Any, order: dict[Any, int]) -> None:
             user.replace_input_with(changed, new)
 
 
+def convert_copied(graph: Any) -> None:
+    """Convert what is copied to another type: PyTorch's decompositions leave the copy out, and its rounding."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.copy_.default:
+            dtype, source = node.args[0].meta["val"].dtype, node.args[1]
+            if source.meta["val"].dtype != dtype:
+                with graph.inserting_before(node):
+                    converted = graph.call_function(torch.ops.aten.to.dtype, (source, dtype))
+                converted.meta = dict(node.meta, val=source.meta["val"].to(dtype))
+                node.update_arg(1, converted)
+
+
 def replace_copies(graph: Any) -> None:
     """Replace each copy, which an assignment to a slice writes, by its source: `copy` has no derivative."""
     for node in list(graph.nodes):
@@ -281,6 +293,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
     )
     with quiet(), _user_frames(), eagerly(), shapes_alone():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
+        convert_copied(exported.graph_module.graph)
         needs_tracing = _needs_rewriting(exported) and not without_in_place(exported)
         functional = exported.run_decompositions({}) if needs_tracing else exported
         if needs_tracing:
