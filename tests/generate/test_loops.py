@@ -123,7 +123,7 @@ def test_what_steps_read_out_of_a_matrix_is_computed_where_it_lies_in_registers(
     loop = checked.text.split("for (int step = 0;")[0].split("__global__")[-1]
     assert re.search(r"float s\w*\[[34]\];", loop)
     assert "__shared__" not in loop
-    assert not re.search(r"scratch: \w+: f32\[.*, 4, [34]\]", checked.text)
+    assert not re.search(r"scratch: \w+: f32\[(?!1,).*, 4, [34]\]", checked.text)
 
 
 def test_of_a_state_that_is_returned_the_last_step_alone_is_stored() -> None:
