@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernel_lsp.worker.capture.modes import module_code, module_settings, module_ties
+from kernel_lsp.worker.shipped.operator_module import ModuleUse
 from kernel_lsp.worker.shipped.operator_settings import UNCOMPARABLE, code_digest, setting_text
-from kernel_lsp.worker.shipped.operator_use import ModuleUse
 
 from .loading import load_operator
 from .other_samples import RMS_NORM

@@ -15,7 +15,7 @@ RUNTIME_VERSION = 3
 """Version of the interface that operator files use. A change that breaks older operator files increments it. Both
 runtimes then coexist in one folder, each under its own name."""
 RUNTIME_MODULE = f"_kernel_runtime_{RUNTIME_VERSION}"
-USE_PARTS = ("operator_support.py", "operator_settings.py", "operator_use.py")
+USE_PARTS = ("operator_support.py", "operator_settings.py", "operator_module.py", "operator_use.py")
 """Parts that a package includes. Its launches are in C++."""
 PARTS = (*USE_PARTS, "cuda_runtime.py", "operator_plan.py", "operator_launches.py", "sdpa.py")
 """Parts of the module, in their order in it."""

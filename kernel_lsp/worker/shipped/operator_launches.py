@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .cuda_runtime import NO_HEADERS, POINTER, CudaError, KernelLaunch, KernelLibrary, current_stream, on_device
+from .operator_module import ModuleUse
 from .operator_plan import LaunchPlan, Plan
 from .operator_support import (
     _CALLS,
@@ -23,7 +24,7 @@ from .operator_support import (
     outside,
     transformed,
 )
-from .operator_use import ModuleUse, Operator
+from .operator_use import Operator
 
 # --- Registration, launches, autograd ---------------------------------------------------------------------
 
