@@ -141,7 +141,7 @@ class Attempt:
                 found = update.paths
             else:
                 new = zip(updates, user_outputs(program.functional)[-len(updates) :]) if updates else ()
-                caches = [path for path, node in new if updates[path] and not depends_on_inputs(node)]
+                caches = [path for path, node in new if path in record.absent and not depends_on_inputs(node)]
                 record.caches.update(caches)
                 for path in caches:
                     del updates[path]

@@ -198,13 +198,15 @@ Dim = tuple[int, int]
 class Record:
     """The findings of the last call. Kept outside the module: export resets attributes that a call sets. `updates` are
     the buffers and attributes, by path, whose values after a call are results behind those of the code; True for one
-    that the code assigns, False for one that it changes in place. `caches` are attributes whose new values depend on no
-    input. `graphs` are, for new values that depend on no parameter, the inputs and states that give them a graph."""
+    that the code assigns, False for one that it changes in place. `absent` ones were no tensor before, and `caches` are
+    those of them whose new values depend on no input. `graphs` are, for new values that depend on no parameter, the
+    inputs and states that give them a graph."""
 
     output_names: list[str]
     returns: str = ""
     problem: TargetFailure | None = None
     updates: dict[str, bool] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
     caches: set[str] = field(default_factory=set)
     graphs: dict[str, list[str]] = field(default_factory=dict)
 
@@ -241,6 +243,8 @@ class Wrapper(torch.nn.Module):
         for path, old in before.items():
             new = attribute(callee.owner, path)
             updates[path] = new is not old
+            if not isinstance(old, torch.Tensor):
+                self.record.absent.add(path)
             _restore(callee.owner, path, old)
             flat.append((identifier(f"new_{path}"), new))
         self.record.output_names = [name for name, _ in flat]
@@ -248,10 +252,10 @@ class Wrapper(torch.nn.Module):
 
 
 def _restore(owner: torch.nn.Module, path: str, old: Any) -> None:
-    """Set an attribute that is no buffer to what it was: export restores buffers alone."""
+    """Set an attribute that is no tensor of a buffer to what it was: export restores these alone."""
     prefix, _, name = path.rpartition(".")
     part = owner.get_submodule(prefix)
-    if name not in part._buffers:
+    if name not in part._buffers or old is None:
         setattr(part, name, old)
 
 
