@@ -249,5 +249,5 @@ def test_a_number_in_what_the_forward_kept_is_not_fixed_for_the_backward(kept: s
         "n.cu",
     )
     graph = SimpleNamespace(numbers={"eps"})
-    text: Any = SimpleNamespace(plan=plan, task=SimpleNamespace(forward=graph, backward=graph))
+    text: Any = SimpleNamespace(plan=plan, task=SimpleNamespace(graphs=(graph, graph)))
     assert OperatorText._is_taken(text, "eps") is kept.startswith("scale")
