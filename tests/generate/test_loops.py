@@ -116,6 +116,27 @@ READOUTS = {
 }
 
 
+READ_PARTS = {
+    "diagonal": ("torch.einsum('biik,bk->bi', s, x[:, t, 0, 0])", [tensor("x", 2, 12, 4, 4, 3)]),
+    "first rows": ("(s[:, :2] * x[:, t, :2]).sum(-1)", [tensor("x", 2, 12, 4, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", READ_PARTS)
+def test_a_readout_of_a_part_of_a_state_takes_none_of_its_axes_for_the_batch(name: str) -> None:
+    """The diagonal has one axis for two of the state, and the first rows are fewer than all."""
+    value, inputs = READ_PARTS[name]
+    text = f"""
+        def f(x):
+            s, out = torch.zeros_like(x[:, 0]), []
+            for t in range(12):
+                s = 0.9 * s + x[:, t]
+                out.append({value})
+            return torch.stack(out, 1)
+    """
+    assert "for (int step = 0; step < 12" in check(text, inputs=inputs).text
+
+
 @pytest.mark.parametrize("name", READOUTS)
 def test_what_steps_read_out_of_a_matrix_is_computed_where_it_lies_in_registers(name: str) -> None:
     """A thread has a column of the state, and the states of all steps are nowhere in memory."""

@@ -65,14 +65,19 @@ def own_reads(loop: StepLoop, entry: LoopTensor) -> list[Access]:
 def _with_batch_axes(loop: StepLoop) -> StepLoop:
     """Return the loop with the axes along which each element reads those of its own place alone, whatever their
     position: the columns of a state that products read by rows are apart."""
-    found = [_followed(loop, axis) for axis in range(len(loop.tensors[0].now.shape))]
-    axes = zip(*(each for each in found if each is not None), strict=True) if any(found) else [()] * len(loop.tensors)
-    tensors = (replace(entry, batch_axes=tuple(own)) for entry, own in zip(loop.tensors, axes, strict=True))
+    found: list[list[int]] = []
+    for axis in range(len(loop.tensors[0].now.shape)):
+        axes = _followed(loop, axis)
+        is_other = axes is not None and all(known[at] != own for known in found for at, own in enumerate(axes))
+        if axes is not None and is_other:  # a diagonal has one axis for two of its matrix
+            found.append(axes)
+    tensors = (replace(entry, batch_axes=tuple(axes[at] for axes in found)) for at, entry in enumerate(loop.tensors))
     return replace(loop, tensors=tuple(tensors))
 
 
 def _followed(loop: StepLoop, axis: int) -> list[int] | None:
-    """Return the axis of each tensor that goes with `axis` of the first one; None where a step reads across it."""
+    """Return the axis of each tensor that goes with `axis` of the first one; None where a step reads across it, or
+    reads a part of it."""
     numbers = {tensor: at for at, entry in enumerate(loop.tensors) for tensor in (entry.now, entry.before)}
     own = [positions(entry.definition.variables) for entry in loop.tensors]
     reads = [
@@ -90,6 +95,9 @@ def _followed(loop: StepLoop, axis: int) -> list[int] | None:
     if len(axes) < len(loop.tensors) or loop.tensors[0].now.shape[axis].constant == 1:
         return None
     if any(index[axes[read]] != own[reader][axes[reader]] for reader, read, index in reads):
+        return None
+    size = loop.tensors[0].now.shape[axis]
+    if any(entry.now.shape[axes[at]] != size for at, entry in enumerate(loop.tensors)):
         return None
     return [axes[at] for at in range(len(loop.tensors))]
 
