@@ -64,14 +64,11 @@ class Recommendation(Noun):
 
 
 def recommend(comparisons: Mapping[str, Comparison], *, asked_models: bool = False) -> Recommendation | None:
-    """Return the least favourable recommendation of all operations; None without times. A run that `asked_models` is
-    not told to."""
-    found = [_of(comparison, name if len(comparisons) > 1 else "") for name, comparison in comparisons.items()]
-    least = min(found, key=lambda each: (_ORDER.index(each.action), each.ratio), default=None)
-    if least is None or not asked_models:
-        return least
-    remedy = least.remedy.removesuffix(f", or {SEARCH_WITH_MODELS}").removesuffix(f"; {SEARCH_WITH_MODELS}")
-    return least.model_copy(update={"remedy": remedy})
+    """Return the least favourable recommendation of all operations; None without times. Models are no remedy for a run
+    that `asked_models`."""
+    is_one = len(comparisons) == 1
+    found = [_of(each, "" if is_one else name, asked_models) for name, each in comparisons.items()]
+    return min(found, key=lambda each: (_ORDER.index(each.action), each.ratio), default=None)
 
 
 def pytorch_name(baseline: str) -> str:
@@ -85,7 +82,7 @@ def factor_text(ratio: float) -> str:
     return f"{ratio:.3g}x" if text in ("1", "0.99") else f"{text}x"
 
 
-def _of(comparison: Comparison, operation: str) -> Recommendation:
+def _of(comparison: Comparison, operation: str, asked_models: bool) -> Recommendation:
     unmeasured = _unmeasured(comparison)
     action, why = _estimated(comparison) if isinstance(comparison.ours, Estimate) else _measured(comparison)
     if action == "apply" and unmeasured:
@@ -99,7 +96,7 @@ def _of(comparison: Comparison, operation: str) -> Recommendation:
         against=comparison.baseline_name,
         kind=comparison.ours.kind,
         why=why,
-        remedy=_remedy(action, comparison, unmeasured),
+        remedy=_remedy(action, comparison, unmeasured, asked_models),
         is_complete=not unmeasured,
         operation=operation,
         headline=_headline(action, comparison, is_complete=not unmeasured),
@@ -148,7 +145,7 @@ def _estimated(comparison: Comparison) -> tuple[Action, str]:
     return ("apply", f"faster than {name}") if theirs_us > ours_us else ("keep", f"slower than {name}")
 
 
-def _remedy(action: Action, comparison: Comparison, unmeasured: list[str]) -> str:
+def _remedy(action: Action, comparison: Comparison, unmeasured: list[str], asked_models: bool) -> str:
     if action == "apply":
         return ""
     if action == "measure":
@@ -156,10 +153,12 @@ def _remedy(action: Action, comparison: Comparison, unmeasured: list[str]) -> st
     if isinstance(comparison.ours, Estimate):
         if comparison.ours.bound == "launch":
             return "launches dominate: larger inputs, or a target with more of the code around it"
-        return f"measure on a GPU, or {SEARCH_WITH_MODELS}"
+        return "measure on a GPU" if asked_models else f"measure on a GPU, or {SEARCH_WITH_MODELS}"
     if comparison.floor is not None and comparison.ours.time_us < NEAR_FLOOR * comparison.floor.time_us:
         return "both run near the speed of light: a target with more of the code around it saves traffic"
-    return f"`kernel-lsp profile KERNEL.cu` shows where its time goes; {SEARCH_WITH_MODELS}"
+    return "`kernel-lsp profile KERNEL.cu` shows where its time goes" + (
+        "" if asked_models else f"; {SEARCH_WITH_MODELS}"
+    )
 
 
 def _remedy_of_doubt(comparison: Comparison, unmeasured: list[str]) -> str:
