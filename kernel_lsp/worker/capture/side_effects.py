@@ -1,4 +1,4 @@
-"""Detect side effects of a call. Kernels would not reproduce them, so such code is refused."""
+"""Detect side effects of a call. Kernels reproduce new tensors of its module; code with any other one is refused."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class StateUpdate(Exception):
 
 
 @contextlib.contextmanager
-def refused(callee: Callee, file: str, line: int | None, updated: Container[str] = ()) -> Iterator[None]:
+def without_side_effects(callee: Callee, file: str, line: int | None, known: Container[str] = ()) -> Iterator[None]:
     """Raise TargetFailure if the code inside changes plain values of the callee's object, closure or file, and
-    StateUpdate if it assigns tensors to buffers or attributes of its module that are not among the `updated` ones. A
+    StateUpdate if it assigns tensors to buffers or attributes of its module that are not among the `known` ones. A
     value that the code itself reads again may be a cache, where there was none or the owner is no module."""
     owner, method = owner_of(callee), getattr(callee.call, "__name__", "forward")
     function = getattr(owner, method, callee.call)
@@ -44,17 +44,15 @@ def refused(callee: Callee, file: str, line: int | None, updated: Container[str]
     yield
     after = _state(owner, function)
     assigned = [path for path, value in _buffers(callee.owner).items() if value is not buffers.get(path, value)]
-    if unknown := [path for path in assigned if path not in updated]:
+    if unknown := [path for path in assigned if path not in known]:
         raise StateUpdate(unknown)
-    changed = [name for name, value in after.items() if before.get(name, ()) != value and _path(name) not in updated]
+    changed = [name for name, value in after.items() if before.get(name, ()) != value and _path(name) not in known]
+    states = [name for name in changed if after[name] == TENSOR and callee.owner is not None]
     if all(_may_be_kept(before.get(name), after[name]) for name in changed):
         read = names_read([part for _, part in named_parts(owner)], method)
-        is_read = {name: name.rpartition(".")[2] in read for name in changed}
-        if callee.owner is not None:
-            is_read.update(dict.fromkeys([name for name in changed if after[name] == TENSOR], False))
-        changed = [name for name in changed if not is_read[name]]
-        if changed and callee.owner is not None and all(after[name] == TENSOR for name in changed):
-            raise StateUpdate([_path(name) for name in changed])
+        changed = [name for name in changed if name in states or name.rpartition(".")[2] not in read]
+    if changed and changed == states:
+        raise StateUpdate([_path(name) for name in states])
     if changed:
         raise TargetFailure(
             f"each call changes {', '.join(changed[:3])}, which kernels would leave as it is",
