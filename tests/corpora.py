@@ -25,8 +25,8 @@ from kernel_lsp.verify.session.session import Session
 Item = TypeVar("Item")
 
 COMPILE_DEADLINE_S = 20.0
-"""Of an attack. Short, because some are about compiling for ever; a right kernel has the default, as for a user: one
-with CUB's headers takes 5 s of a processor that others may share."""
+"""Compile timeout of attacks in seconds, short, because some compile for ever. Benign kernels have the default, as for
+a user: CUB's headers take 5 s of a processor that others may share."""
 _HEADER = re.compile(r"^// (?P<key>Attack|Caught|Without|Defence|Needs): (?P<text>.*(?:\n//   .*)*)", re.MULTILINE)
 
 

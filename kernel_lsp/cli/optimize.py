@@ -144,7 +144,7 @@ def _resumed(
 
 
 class ModelTally:
-    """What the models of a run did, from its events."""
+    """Counts the replies and the failures of a run's models, from its events."""
 
     def __init__(self) -> None:
         self.n_replies = 0

@@ -35,8 +35,8 @@ MAX_STARTS = 2
 SEARCH_SHARE = 0.5
 """Share of a task's time after which no candidate starts. The full check of the best one, and torch.compile's modes,
 have the rest."""
-NO_TASKS_OWN = (EnvironmentProblem, SettingError)
-"""Errors that are not the task's: a machine that is not there, a device that it lacks."""
+OF_THE_MACHINE = (EnvironmentProblem, SettingError)
+"""Errors of the machine or its settings, which every task meets: an unreachable host, a missing device."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger, lane:
     ledger.start(task.target)
     try:
         entry = await _bounded(plan, task, lane)
-    except (asyncio.CancelledError, KeyboardInterrupt, *NO_TASKS_OWN):
+    except (asyncio.CancelledError, KeyboardInterrupt, *OF_THE_MACHINE):
         ledger.stop(task.target)
         raise
     lane.has_run = True
@@ -158,7 +158,7 @@ async def _recorded(plan: BenchPlan, task: BenchTask, ledger: BenchLedger, lane:
 
 
 async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
-    """Run one task within its deadline. Any failure is its row, but for `NO_TASKS_OWN` of the first one."""
+    """Run one task within its deadline. Any failure is its row, but for `OF_THE_MACHINE` of the first one."""
     row = _Row(task)
     try:
         async with asyncio.timeout(plan.deadline_s):
@@ -169,7 +169,7 @@ async def _bounded(plan: BenchPlan, task: BenchTask, lane: Lane) -> BenchEntry:
             return row.finished_entry()
         limit = f"time limit of {plan.deadline_s:.0f} s per task"
         return row.entry("failed", f"{limit} {row.place()}; --deadline raises it")
-    except NO_TASKS_OWN as error:  # "failed", so that a resumed run has the task run again
+    except OF_THE_MACHINE as error:  # "failed", so that a resumed run has the task run again
         if not lane.has_run and not row.is_captured:
             raise
         return row.entry("failed", f"{error.message}; {error.next_step}".rstrip("; "))

@@ -38,8 +38,6 @@ from .validation import agrees_at
 
 MAX_INLINE_CONSTANT = 1
 """A constant tensor of one element becomes a `full` node; a larger one becomes an argument."""
-
-
 MAX_UPDATES = 64
 """Maximum tensors of a module's state that a call may update: each is a result of the operator."""
 
@@ -306,8 +304,8 @@ class Attempt:
         return [a.position for a in arguments if a.name in forward.used and self._takes_gradient(a, program)]
 
     def _find_graphs(self, program: Program, arguments: list[Argument], wanted: list[int]) -> list[int]:
-        """Find which inputs and states give a state that the code assigns its graph, and leave out of `wanted` the
-        states that never have one."""
+        """Note, for each assigned state without a parameter in its graph, the inputs and states that autograd reaches
+        from it (`Record.graphs`). Return the positions at `wanted` without states that never require a gradient."""
         record = self._wrapper.record
         if not any(record.updates.values()):
             return wanted

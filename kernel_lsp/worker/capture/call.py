@@ -14,7 +14,7 @@ from .exported_program import Dim, Wrapper, all_dims
 from .inputs import CallInputs
 from .lifting import with_draws
 from .load import Callee
-from .modes import MODULE_KINDS, choose_mode, is_same_in_other_mode, updates_statistics, watched_mode
+from .modes import MODULE_KINDS, choose_mode, has_running_statistics, is_same_in_other_mode, watched_mode
 from .numbers import find_numbers
 
 DROPOUT_NOTE = "dropout is random in training mode: captured with the module in eval mode"
@@ -32,10 +32,10 @@ MAX_ATTEMPTS = 6
 def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
     """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
     choose_mode(callee, source["kind"], with_backward)
-    has_statistics = updates_statistics(callee.owner)
+    has_statistics = has_running_statistics(callee.owner)
     notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee, source["kind"])]))
     place = (source["file"], source["line"])
-    wrapper = Wrapper(callee, inputs, *place, _updated_statistics(callee))
+    wrapper = Wrapper(callee, inputs, *place, _running_statistics(callee))
     dynamic = _symbolic_dims(callee, inputs, notes)
     for attempt in range(MAX_ATTEMPTS + 1):
         if attempt == MAX_ATTEMPTS:
@@ -147,7 +147,7 @@ def _updates_statistics(module: Any) -> bool:
     return isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.training and module.track_running_stats
 
 
-def _updated_statistics(callee: Callee) -> dict[str, bool]:
+def _running_statistics(callee: Callee) -> dict[str, bool]:
     """Return the running statistics that a call updates in place, by path."""
     modules = callee.owner.named_modules() if callee.owner is not None and not callee.passes_state else ()
     paths = [path for path, module in modules if _updates_statistics(module)]

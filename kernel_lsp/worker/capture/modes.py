@@ -198,7 +198,7 @@ def _python_number(value: Any) -> Any:
     return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
 
 
-def updates_statistics(owner: Any) -> bool:
+def has_running_statistics(owner: Any) -> bool:
     """Tell whether the mode decides between a batch's statistics and running ones."""
     norm = torch.nn.modules.batchnorm._NormBase
     modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()

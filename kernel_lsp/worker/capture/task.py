@@ -25,9 +25,6 @@ from .validation import agrees_at, largest_size_that_holds, smallest_size_that_a
 
 SCHEMA_VERSION = 1
 DEFAULT_INTEGER_RANGE = (0, 2)
-
-UPDATES = {True: "assigned", False: "in place"}
-
 NOT_COMPARED = "the operator would leave the module to PyTorch, since a setting cannot be compared"
 
 
@@ -54,7 +51,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "module_code": _module_code(captured),
         "module_ties": module_ties(owner_of(captured.callee)),
         "returns": captured.wrapper.record.returns,
-        "state_updates": {path: UPDATES[way] for path, way in captured.wrapper.record.updates.items()},
+        "state_updates": _state_updates(captured),
         "state_graphs": captured.wrapper.record.graphs,
         "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
@@ -214,6 +211,11 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     unknown = [name for name, value in settings.items() if isinstance(value, str) and UNCOMPARABLE in value]
     captured.notes += [f"{NOT_COMPARED}: {name} is {settings[name]}" for name in unknown]
     return {**{name: value for name, value in settings.items() if name not in differing}, **mode}
+
+
+def _state_updates(captured: Captured) -> dict[str, str]:
+    updates = captured.wrapper.record.updates
+    return {path: "assigned" if is_assigned else "in place" for path, is_assigned in updates.items()}
 
 
 def _set_first(captured: Captured) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a module's method gives an operator in its place, when the kernels can stand for the module, and its state.
+"""Decide whether an operator can stand for a module's method, collect its arguments, and update the module's state.
 
 The part below the imports is carried by the shared runtime of operator files and by each package, word for word.
 """
@@ -45,7 +45,7 @@ class ModuleUse:
         graphs: Mapping[str, str] | None = None,
     ) -> None:
         self.updates, self.counters = tuple(updates or {}), dict(counters or {})
-        self.detached: frozenset[str] = frozenset()  # states whose graphs the code does not go on
+        self.detached: frozenset[str] = frozenset()
         self.in_place = tuple([path for path, way in (updates or {}).items() if way == "in place"])
         self.assigned = tuple([path for path, way in (updates or {}).items() if way != "in place"])
         self.graphs = {path: names.split() for path, names in (graphs or {}).items()}
@@ -132,6 +132,13 @@ class ModuleUse:
             return self.texts[name]
         found = "a tensor" if isinstance(found, Tensor) else found
         return f"{name} is {found}, and the kernels were made for {captured}: {_NEXT}"
+
+    def detach_without(self, gradients: Sequence[str], argument_names: Sequence[str]) -> None:
+        """Pass on those assigned states without their graphs for which the operator's backward has no gradient: the
+        code detaches them."""
+        of_state = zip(self.state, argument_names[len(self.inputs) :])
+        without = [path for path, argument in of_state if argument not in gradients]
+        self.detached = frozenset(self.assigned).intersection(without)
 
     def arguments(self, module: torch.nn.Module, given: Sequence[Any] | None) -> Any:
         """Return the operator's arguments from those of the method, or None for a call that was not captured."""

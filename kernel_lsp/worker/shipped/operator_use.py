@@ -85,10 +85,8 @@ class Operator:
         self.argument_names = own.co_varnames[: own.co_argcount]
         self.key = f"{name}@{module_name}"
         self._classes: dict[type, type] = {}
-        if module is not None and module.assigned and backward_contract is not None:
-            state = zip(module.state, self.argument_names[len(module.inputs) :])
-            without = [path for path, argument in state if argument not in self.gradients]
-            module.detached = frozenset(module.assigned).intersection(without)
+        if module is not None and backward_contract is not None:
+            module.detach_without(self.gradients, self.argument_names)
         _CALLS[self.key] = Calls()
 
     def __reduce__(self) -> Any:
