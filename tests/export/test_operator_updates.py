@@ -27,48 +27,54 @@ class Net(nn.Module):
     def forward(self, x):
         BODY
 """
-NORM = ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.layer(x)).relu()")
-MEAN = (
-    'self.register_buffer("mean", torch.zeros(4))',
-    "self.mean.mul_(0.9).add_(0.1 * x.detach().mean((0, 1))); return self.layer(x) - self.mean",
-)
-HIDDEN = (
-    "self.hidden = torch.zeros(5, 3, 4)",
-    "self.hidden = self.layer(x).tanh() + self.hidden.detach(); return self.hidden * 2",
-)
-SHOWN = ("self.weights = None", "self.weights = self.layer(x).softmax(-1); return self.weights * x, x.sum()")
+STATES = {
+    "norm": ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.layer(x)).relu()"),
+    "mean": (
+        'self.register_buffer("mean", torch.zeros(4))',
+        "self.mean.mul_(0.9).add_(0.1 * x.detach().mean((0, 1))); return self.layer(x) - self.mean",
+    ),
+    "hidden": (
+        "self.hidden = torch.zeros(5, 3, 4)",
+        "self.hidden = self.layer(x).tanh() + self.hidden.detach(); return self.hidden * 2",
+    ),
+    "shown": ("self.weights = None", "self.weights = self.layer(x).softmax(-1); return self.weights * x, x.sum()"),
+    "count": ('self.register_buffer("calls", torch.tensor(0))', "self.calls += 2; return self.layer(x).relu()"),
+    "cache": (
+        "self.table = None",
+        "if self.table is None: self.table = torch.ones(4)\n        return self.layer(x) * self.table",
+    ),
+    "reset": ("self.gain = torch.ones(4)", "y = self.layer(x) * self.gain; self.gain = torch.zeros(4); return y"),
+    "empty": (
+        'self.register_buffer("table", None)',
+        "self.table = torch.ones(4) if self.table is None else self.table; return self.layer(x) * self.table",
+    ),
+    "twice": ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.norm(self.layer(x)).relu())"),
+    "scale": (
+        'self.register_buffer("scale", torch.tensor(1.0))',
+        "self.scale.mul_(0.9); return self.layer(x) * self.scale",
+    ),
+    "queue": (
+        'self.register_buffer("queue", torch.zeros(8, 4))',
+        "self.queue = torch.cat([x.detach().mean(1), self.queue[:3]]); return self.layer(x) + self.queue.sum(0)",
+    ),
+    "detached": ("self.kept = None", "y = self.layer(x); self.kept = y.detach(); return y"),
+    "teacher": (
+        "self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)",
+        "self.teacher.mul_(0.9).add_(x.detach().mean((0, 1))); return self.layer(x) - self.teacher",
+    ),
+    "rounded": (
+        'self.register_buffer("kept_half", torch.zeros(5, 3, 4, dtype=torch.bfloat16))',
+        "self.kept_half.copy_(x.detach()); return self.layer(x) - self.kept_half",
+    ),
+}
+"""Lines of `__init__` and of `forward` by what they keep."""
 THROUGH = (
     "self.hidden = torch.zeros(5, 3, 4)",
     "self.hidden = self.layer(x).tanh() + self.hidden; return self.hidden * 2",
 )
-CACHE = (
-    "self.table = None",
-    "if self.table is None: self.table = torch.ones(4)\n        return self.layer(x) * self.table",
-)
-RESET = ("self.gain = torch.ones(4)", "y = self.layer(x) * self.gain; self.gain = torch.zeros(4); return y")
-EMPTY = (
-    'self.register_buffer("table", None)',
-    "self.table = torch.ones(4) if self.table is None else self.table; return self.layer(x) * self.table",
-)
-COUNT = ('self.register_buffer("calls", torch.tensor(0))', "self.calls += 2; return self.layer(x).relu()")
-TWICE = ("self.norm = nn.BatchNorm1d(3)", "return self.norm(self.norm(self.layer(x)).relu())")
-SCALE = ('self.register_buffer("scale", torch.tensor(1.0))', "self.scale.mul_(0.9); return self.layer(x) * self.scale")
-QUEUE = (
-    'self.register_buffer("queue", torch.zeros(8, 4))',
-    "self.queue = torch.cat([x.detach().mean(1), self.queue[:3]]); return self.layer(x) + self.queue.sum(0)",
-)
-DETACHED = ("self.kept = None", "y = self.layer(x); self.kept = y.detach(); return y")
 OF_INPUTS = (
     "self.moving = torch.zeros(4)",
     "self.moving = self.moving * 0.5 + x.mean((0, 1)); return self.layer(x) - self.moving",
-)
-ROUNDED = (
-    'self.register_buffer("kept_half", torch.zeros(5, 3, 4, dtype=torch.bfloat16))',
-    "self.kept_half.copy_(x.detach()); return self.layer(x) - self.kept_half",
-)
-TEACHER = (
-    "self.teacher = nn.Parameter(torch.zeros(4), requires_grad=False)",
-    "self.teacher.mul_(0.9).add_(x.detach().mean((0, 1))); return self.layer(x) - self.teacher",
 )
 pytestmark = pytest.mark.filterwarnings("ignore:.*computed by PyTorch.*")
 
@@ -90,31 +96,10 @@ def modules(
     return plain, used, lambda: operator.calls()["fallback"].get("this device has no kernels", 0)
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [NORM, MEAN, HIDDEN, SHOWN, COUNT, CACHE, RESET, EMPTY, TWICE, SCALE, QUEUE, DETACHED, TEACHER, ROUNDED],
-    ids=[
-        "norm",
-        "mean",
-        "hidden",
-        "shown",
-        "count",
-        "cache",
-        "reset",
-        "empty",
-        "twice",
-        "scale",
-        "queue",
-        "detached",
-        "teacher",
-        "rounded",
-    ],
-)
+@pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("backward", [True, False], ids=["training", "eval"])
-def test_state_follows_the_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str], backward: bool
-) -> None:
-    plain, used, n_by_kernels = modules(tmp_path, monkeypatch, parts, backward=backward)
+def test_state_follows_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, backward: bool) -> None:
+    plain, used, n_by_kernels = modules(tmp_path, monkeypatch, STATES[name], backward=backward)
     held = dict(used.named_buffers())
     for step in range(3):
         found = []
@@ -134,9 +119,9 @@ def test_state_follows_the_code(
         torch.testing.assert_close(our_attributes.get("weights"), their_attributes.get("weights"))
         kept = [getattr(module, "kept", None) for module in (plain, used)]
         torch.testing.assert_close(*kept)
-        assert parts is not DETACHED or not kept[1].requires_grad
-        if parts not in (HIDDEN, QUEUE):  # which the code assigns
-            assert all(used.get_buffer(name) is value for name, value in held.items()), "changed in place"
+        assert name != "detached" or not kept[1].requires_grad
+        if name not in ("hidden", "queue", "reset"):  # which the code assigns
+            assert all(used.get_buffer(path) is value for path, value in held.items()), "changed in place"
     assert n_by_kernels() == 3 + 3 * backward
 
 
@@ -165,11 +150,9 @@ def test_a_state_of_inputs_without_gradients_has_no_graph(
         torch.testing.assert_close(used.layer.weight.grad, plain.layer.weight.grad)
 
 
-@pytest.mark.parametrize("parts", [NORM, MEAN, SHOWN, COUNT, QUEUE], ids=["norm", "mean", "shown", "count", "queue"])
-def test_compiled_code_updates_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[str, str]
-) -> None:
-    plain, used, _ = modules(tmp_path, monkeypatch, parts, backward=False)
+@pytest.mark.parametrize("name", ["norm", "mean", "shown", "count", "queue"])
+def test_compiled_code_updates_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plain, used, _ = modules(tmp_path, monkeypatch, STATES[name], backward=False)
     x = torch.linspace(-1, 1, 60).view(5, 3, 4)
     torch._dynamo.reset()
     compiled = torch.compile(used, fullgraph=True, backend="aot_eager")
