@@ -99,3 +99,18 @@ def test_callers_depend_on_a_function_s_text_without_its_layout(before: str, aft
     n_kept = len(checking._kept)
     cuda.check(text.replace(before, after))
     assert len(checking._kept) == n_kept + n_new
+
+
+@pytest.mark.parametrize(("before", "after"), [("x.dtype()", "x.device()"), ("x.device()", "x.dtype()")])
+def test_callers_depend_on_what_a_function_checks(before: str, after: str) -> None:
+    text = (
+        "const float* rows(const at::Tensor& x) {\n    TORCH_CHECK(ASKED == expected);\n"
+        "    return static_cast<const float*>(x.data_ptr());\n}\n"
+        "void run(const at::Tensor& x) {\n    TORCH_CHECK(x.is_cuda() && x.is_contiguous());\n"
+        "    scale<<<1, 256, 0, at::cuda::getCurrentCUDAStream()>>>(rows(x));\n    C10_CUDA_KERNEL_LAUNCH_CHECK();\n}\n"
+    )
+    checking._kept.clear()
+    tree = cuda.parse(text.replace("ASKED", before))
+    cuda.check(tree.text, tree=tree)
+    found = {each.code for each in cuda.check(text.replace("ASKED", after))}
+    assert ("KL264" in found) is ("dtype" not in after)

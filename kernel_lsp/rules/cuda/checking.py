@@ -46,6 +46,8 @@ _NEEDED_WORDS = {
 }
 _OF_HELPERS = {word: word.encode() for word in ("__shared__", "threadIdx", "blockIdx")}
 """Words that a kernel may have by way of a function or macro that it calls, such as a loop over the grid."""
+_READ_BY_HOST_RULES = (b"cudaM", b"cudaFree", b"Tensor", b"TORCH_CHECK")
+"""Words of the functions whose text the rules about host code read with that of their callers."""
 RULES = tuple(sorted((check.rule for check in (*FUNCTION_CHECKS, *FILE_CHECKS)), key=lambda rule: rule.code))
 FOLDED, FOLDED_FROM = frozenset(("KL240", "KL250")), 3
 """Codes that repeat on many lines, and the number of findings from which they fold into one with related locations."""
@@ -197,9 +199,9 @@ class _Reading:
 
     def simulated_with(self, definition: Definition, text: bytes, helpers: tuple[bytes, ...]) -> tuple:
         """Return what else a kernel's simulation depends on: its launches, and the functions that it calls. Host code
-        depends on functions that copy and free for it."""
+        depends on functions that allocate, copy, free and check for it."""
         if b"__global__" not in text and b"__device__" not in text:
-            return tuple(each for each in helpers if any(word in each for word in (b"cudaM", b"cudaFree")))
+            return tuple(each for each in helpers if any(word in each for word in _READ_BY_HOST_RULES))
         name = definition.plain_name if self.file.launch_shapes else None
         shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
         return shapes, tuple(map(_without_layout, helpers))
