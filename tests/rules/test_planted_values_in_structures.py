@@ -176,6 +176,8 @@ struct Graph {
         ("(n_nodes + 1) * sizeof(int)", "n_nodes * sizeof(int)", False),
         ("(n_nodes + 1) * sizeof(int)", "(n_nodes - 1) * sizeof(int)", False),
         ("from.size() * sizeof(int)", "(n + 1) * sizeof(int)", False),
+        ("(n + 1) * (from.size() + 1) * sizeof(int)", "(from.size() + 2) * (n + 1) * sizeof(int)", True),
+        ("n * (from.size() + 1) * sizeof(int)", "(n + 2) * from.size() * sizeof(int)", False),
     ],
 )
 def test_copies_of_one_more_element_are_beyond(allocate: str, copy: str, is_found: bool) -> None:

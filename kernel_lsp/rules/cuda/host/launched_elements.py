@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda.host.integer_values import calls_by_others, known_value
 from kernel_lsp.rules.cuda.host.memory_sides import pointer_of
-from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, product_of
+from kernel_lsp.rules.cuda.host.transfers import ALLOCATIONS, RESIZES, product_of
 from kernel_lsp.rules.cuda.literals import integer_literal
 from kernel_lsp.rules.cuda.members import plain_name
 from kernel_lsp.rules.cuda.model import Function
@@ -73,7 +73,7 @@ def _contained(function: Function) -> Iterator[tuple[str, int]]:
         methods = [method for method, owner, side in sides if (owner, side) == (structure, _ON_GPU)]
         is_known = structure == "device_vector" or (bool(methods) and _allocates_as_many(function, structure))
         n = _number(function, size) if is_known else None
-        if n is not None and not re.search(rf"\b{name}\.(?:resize|push_|assign|insert|reserve)", function.text):
+        if n is not None and not re.search(rf"\b{name}\.{RESIZES}", function.text):
             for method in (*methods, "data().get"):
                 yield f"{name}.{method}()", n
             yield f"thrust::raw_pointer_cast({name}.data())", n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tree_sitter import Node
 
@@ -44,6 +45,8 @@ _OF_SEVERAL = re.compile(
 """Types of several numbers each."""
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([A-Za-z_][\w:\s]*?)\s*\)")
 _CONTAINER_SIZE = re.compile(r"(?:\([\w\s:]+\)\s*|static_cast<[\w\s:]+>\()?(?:\w+(?:\.|->))+size\(\)\)?")
+RESIZES = r"(?:resize|reserve|push_|pop_|assign|insert|emplace|erase|clear)"
+"""Matches the start of a container's methods that may change how many elements it has room for."""
 _BYTE_CONTAINER = re.compile(r"<\s*(?:const\s+)?(?:unsigned\s+char|char|(?:std::)?u?int8_t|std::byte)\b|\bstring\b")
 
 
@@ -287,8 +290,11 @@ def _has_call(function: Function, node: Node) -> bool:
     return any(True for _ in function.calls.within(node))
 
 
-Size = tuple[int, frozenset[str], int]
-"""A product: its constant factor, the names of the others, and what is added to one of these."""
+class Size(NamedTuple):
+    """A product of a constant and of names, to each of which a constant is added: ``4 * (n + 1) * m``."""
+
+    factor: int
+    added: dict[str, int]
 
 
 def _copies_beyond(function: Function) -> Iterator[Hit]:
@@ -301,7 +307,7 @@ def _copies_beyond(function: Function) -> Iterator[Hit]:
         size = None if pointer is None else _factors(function, arguments[1])
         if pointer is not None and size is not None:
             name = function.source(arguments[0]).rpartition("&")[2].strip(" ()") or pointer.name
-            allocated[name] = size if name not in allocated else (1 << 62, frozenset(), 0)
+            allocated[name] = size if name not in allocated else Size(1 << 62, {})
     for call in function.calls_named(tuple(_COPIES)) if allocated else ():
         arguments = function.arguments(call)
         size = _factors(function, arguments[2]) if len(arguments) > 2 else None
@@ -314,11 +320,13 @@ def _copies_beyond(function: Function) -> Iterator[Hit]:
 
 
 def _exceeds(size: Size, known: Size) -> bool:
-    """Return whether a size is larger than another one, whatever their names stand for."""
-    if size[1] == known[1]:
-        return size[0] >= known[0] and size[2] >= known[2] and (size[0] > known[0] or size[2] > known[2])
-    is_whole = size[2] == known[2] == 0
-    return is_whole and known[1] < size[1] and size[0] >= known[0] and known[1] | {""} != {""}
+    """Return whether a size is larger than another one, whatever their names stand for. A constant may exceed
+    any name."""
+    if size.factor < known.factor or (size.added and not known.added):
+        return False
+    if size.added.keys() == known.added.keys():
+        return size != known and all(number >= known.added[name] for name, number in size.added.items())
+    return known.added.keys() < size.added.keys() and not any((*size.added.values(), *known.added.values()))
 
 
 def _factors(function: Function, node: Node | None, depth: int = 0) -> Size | None:
@@ -328,28 +336,28 @@ def _factors(function: Function, node: Node | None, depth: int = 0) -> Size | No
         return None
     value = known_value(function, node)
     if value is not None:
-        return value, frozenset(), 0
+        return Size(value, {})
     if node.type == "parenthesized_expression" and node.named_child_count == 1:
         return _factors(function, node.named_children[0], depth + 1)
     if node.type == "binary_expression" and function.operator(node) in ("*", "+", "-"):
         left, right = (_factors(function, node.child_by_field_id(f), depth + 1) for f in (fields.LEFT, fields.RIGHT))
-        is_known = left is not None and right is not None
-        return _combined(function.operator(node), left, right) if is_known and left and right else None
+        return None if left is None or right is None else _combined(function.operator(node), left, right)
     value_node = definition(function, node)
     if value_node is not None:
         return _factors(function, value_node, depth + 1)
-    return (1, frozenset((function.source(node),)), 0) if _is_fixed(function, node) else None
+    return Size(1, {function.source(node): 0}) if _is_fixed(function, node) else None
 
 
 def _combined(operator: str, left: Size, right: Size) -> Size | None:
+    """Return a product of two sizes that share no name, or the sum or difference of a name and a constant."""
     if operator == "*":
-        is_product = left[1].isdisjoint(right[1]) and not (left[2] and right[2])
-        return (left[0] * right[0], left[1] | right[1], left[2] or right[2]) if is_product else None
-    if operator == "+" and not left[1]:
+        is_distinct = left.added.keys().isdisjoint(right.added)
+        return Size(left.factor * right.factor, left.added | right.added) if is_distinct else None
+    if operator == "+" and not left.added:
         left, right = right, left
-    sign = 1 if operator == "+" else -1
-    is_sum = left[0] == 1 and len(left[1]) == 1 and not right[1]
-    return (1, left[1], left[2] + sign * right[0]) if is_sum else None
+    number = right.factor if operator == "+" else -right.factor
+    is_sum = left.factor == 1 and len(left.added) == 1 and not right.added
+    return Size(1, {name: each + number for name, each in left.added.items()}) if is_sum else None
 
 
 def _is_fixed(function: Function, node: Node) -> bool:
@@ -359,14 +367,10 @@ def _is_fixed(function: Function, node: Node) -> bool:
     if node.type == "sizeof_expression":
         return True
     if (container := re.fullmatch(r"(\w+)\.size\(\)", text)) is not None:
-        return not re.search(
-            rf"\b{container[1]}\.(?:resize|push_|pop_|assign|insert|emplace|erase|clear)", function.text
-        )
-    is_member = node.type == "field_expression" or (variable is None and text in function.file.member_integers)
-    if is_member:
-        return not re.search(
-            rf"{re.escape(text)}\s*(?:[-+*/]?=(?!=)|\+\+|--)|(?:\+\+|--){re.escape(text)}", function.text
-        )
+        return not re.search(rf"\b{container[1]}\.{RESIZES}", function.text)
+    if node.type == "field_expression" or (variable is None and text in function.file.member_integers):
+        name = re.escape(text)
+        return not re.search(rf"{name}\s*(?:[-+*/]?=(?!=)|\+\+|--)|(?:\+\+|--){name}", function.text)
     return variable is not None and not variable.writes
 
 
