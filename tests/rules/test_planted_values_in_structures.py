@@ -10,6 +10,7 @@ from tests.rules.found_codes import cuda_codes as codes
 SPREAD = """
 struct Taps { int slot[2]; float part; };
 struct Spot { int slot; float part; };
+struct Span { int first, last, cut; };
 __device__ Taps taps_of(const float* pos, int i) {
     Taps t;
     t.part = 0.5f;
@@ -33,6 +34,11 @@ BODIES = {
     "pointer to a variable": "Spot s; place(&s, pos, i); sum[s.slot] += s.part;",
     "copied structure": "Spot s; place(&s, pos, i); Spot other = s; sum[other.slot] += 1.0f;",
     "array of the thread": "int at[2]; for (int k = 0; k < 2; ++k) at[k] = SLOT; sum[at[1]] += 1.0f;",
+    "list as a structure": "const int k = 0; Spot s = {SLOT, pos[i]}; sum[s.slot] += s.part;",
+    "list of a type": "const int k = 0; const auto s = Spot{SLOT, pos[i]}; sum[s.slot] += s.part;",
+    "designators": "const int k = 0; Span s = {.first = i, .last = SLOT, .cut = (int)pos[i]}; sum[s.last] += 1.0f;",
+    "some designators": "const int k = 0; Span s = {.first = (int)pos[i], .cut = SLOT}; sum[s.cut] += 1.0f;",
+    "vector of the thread": "const int k = 0; const int2 s = make_int2((int)pos[i], SLOT); sum[s.y] += 1.0f;",
     "list of the thread": "const int k = 0; const int at[1] = {SLOT}; sum[at[0]] += 1.0f;",
 }
 

@@ -29,11 +29,11 @@ _AXES = "xyzw"
 
 
 class Structures(Looper):
-    """Evaluates members. Members of an initializer have their places as names until its type is known."""
+    """Evaluates members. Those of an initializer without designators are named by position until its type is known."""
 
     file: CudaFile
     of_indices: dict[str, bool]
-    """Whether each type holds indices."""
+    """Known results of `holds_indices`, by type."""
 
     @abstractmethod
     def _builtin(self, name: str, axis: int) -> Value:
@@ -48,8 +48,9 @@ class Structures(Looper):
         """Return the value of an array's size that is a number or a constant expression."""
 
     def _value_of_initializer_list(self, node: Node) -> Value:
-        values = [self.value(child) for child in node.named_children if child.type != "comment"]
-        return composed(values, tuple(map(str, range(len(values)))))
+        given = [child for child in node.named_children if child.type != "comment"]
+        names = [self._designated(child) or str(place) for place, child in enumerate(given)]
+        return composed([self.value(child) for child in given], tuple(names))
 
     def _value_of_compound_literal_expression(self, node: Node) -> Value:
         target, given = node.child_by_field_id(fields.TYPE), node.child_by_field_id(fields.VALUE)
@@ -60,6 +61,11 @@ class Structures(Looper):
 
     def _value_of_initializer_pair(self, node: Node) -> Value:
         return self.value(node.child_by_field_id(fields.VALUE))
+
+    def _designated(self, node: Node) -> str:
+        """Return x of ``.x = 1``, an empty text for other parts of an initializer."""
+        designator = node.child_by_field_name("designator") if node.type == "initializer_pair" else None
+        return "" if designator is None else self.source(designator).lstrip(". ")
 
     def holds_indices(self, type_text: str) -> bool:
         """Return whether a structure has a member that may be an index. Others are followed as one value."""

@@ -261,11 +261,12 @@ def _is_in_a_segment(function: Function, update: Node, target: Node) -> bool:
     ``first[i + 1]``, the segment of one thread."""
     loop = function.loop_around(update)
     condition = None if loop is None else loop.child_by_field_id(fields.CONDITION)
-    ends = [] if condition is None else [root_of(function, each) for each in function.subscripts.within(condition)]
+    if condition is None:
+        return False
+    ends = [root_of(function, each) for each in function.subscripts.within(condition)]
     names = {name for index in indices_of(target) for name in names_in_text(function.source(index))}
-    counted = [variable for name in names for variable in function.named(name) if condition is not None]
-    counted = [each for each in counted if condition is not None and each.name in function.names_in(condition)]
-    values = [value for variable in counted for value in values_of(variable)]
+    counters = [each for name in names & function.names_in(condition) for each in function.named(name)]
+    values = [value for variable in counters for value in values_of(variable)]
     starts = [root_of(function, each) for value in values for each in function.subscripts.within(value)]
     return any(each is not None and each in ends for each in starts)
 
@@ -280,11 +281,20 @@ def _depends(function: Function, load: Node, axis: _Axis) -> bool:
 
 
 def _is_loaded(function: Function, name: str, axis: _Axis) -> bool:
-    """Return whether every value of the variable is loaded at an index that depends on the thread or block."""
+    """Return whether every value of the variable is loaded at an index that depends on the thread or block. The
+    simulation follows the members of a structure that is made of several values."""
     values = [value for variable in function.named(name) for value in values_of(variable)]
     return bool(values) and all(
-        any(_depends(function, load, axis) for load in function.subscripts.within(value)) for value in values
+        not _is_composed(function, value)
+        and any(_depends(function, load, axis) for load in function.subscripts.within(value))
+        for value in values
     )
+
+
+def _is_composed(function: Function, value: Node) -> bool:
+    """Return whether the value is a list of members or a vector: ``{i, x[i]}``, ``Pair{i, x[i]}``, ``make_int2``."""
+    is_list = value.type in ("initializer_list", "compound_literal_expression")
+    return is_list or (value.type == "call_expression" and function.callee(value).startswith("make_"))
 
 
 def _is_remainder(function: Function, name: str) -> bool:
