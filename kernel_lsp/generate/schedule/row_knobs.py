@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
+from kernel_lsp.generate.codegen.rows.packed_columns import loads_packs_of_rows
 from kernel_lsp.generate.codegen.rows.register_values import can_hold
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
@@ -260,7 +261,8 @@ class RowChooser:
         if not can_pack_rows(self.group) or not is_worth_it:
             return 1
         most = self._n_rows // (MIN_PACKS_OF_ROWS * self.workload.n_multiprocessors)
-        return max(w for w in self.widths() if w == 1 or (self.widest * w <= MAX_PACK_BYTES and w <= most))
+        fitting = (w for w in self.widths() if self.widest * w <= MAX_PACK_BYTES and w <= most)
+        return max((w for w in fitting if loads_packs_of_rows(self.group, w, self.workload)), default=1)
 
     def _column_width(self, lanes: int, threads: int, vector: int = 1) -> int:
         """Return the packs of rows of a block of up to `threads`, `lanes` per pack, with which blocks keep the GPU
