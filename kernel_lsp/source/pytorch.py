@@ -259,6 +259,8 @@ def _describe(subject: _Subject) -> TargetSource:
         if usual is None or pragma.init is not None:
             raise
         init_arguments = usual.init_arguments
+    if usual is not None and is_recorded and pragma.init is None and not subject.defines("get_init_inputs"):
+        init_arguments = usual.init_arguments  # also of a constructor that the text does not show, or needs none
     own = _sizes_of(inputs or ()), init_arguments
     return TargetSource(
         target=subject.target,

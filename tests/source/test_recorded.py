@@ -39,5 +39,18 @@ def test_a_module_is_constructed_as_in_the_recorded_run(tmp_path: Path) -> None:
     assert source.init_arguments == {"dim": 32, "eps": 0.1}
 
 
+def test_a_constructor_of_another_file_or_of_defaults_alone_has_the_recorded_arguments(tmp_path: Path) -> None:
+    """Recorded inputs belong to them: `class Linear(nn.Linear)` was constructed without any."""
+    head = "import torch\nfrom torch import nn\n"
+    forward = "    def forward(self, x):\n        return x\n"
+    own = "    def __init__(self, d=64):\n        super().__init__()\n"
+    for init, text in {
+        "in_features=32, out_features=8": f"{head}class Mine(nn.Linear):\n{forward}",
+        "d=32": f"{head}class Mine(nn.Module):\n{own}{forward}",
+    }.items():
+        source = read(tmp_path, "Mine", "x=f32[8, 32]", text=text, init=init)
+        assert source.init_arguments == {name: int(value) for name, value in (p.split("=") for p in init.split(", "))}
+
+
 def test_what_no_longer_fits_the_code_is_left_out(tmp_path: Path) -> None:
     check(read(tmp_path, "rms_norm", "y=f32[8, 32]", SMALL, "x=f32[", "x=f32[2, 2]"), (3, 32))

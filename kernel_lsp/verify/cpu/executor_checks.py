@@ -22,13 +22,12 @@ from kernel_lsp.gpu.specs import GpuSpec
 from kernel_lsp.ptx.executor import NO_END, BlockSample
 from kernel_lsp.verify.cpu.cpu_device import WATCHED_ORDER, Limits, LoadedKernel, Profile
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Skipped
-from kernel_lsp.verify.model.cases import Case, Plan, captured_sizes, graph_of
+from kernel_lsp.verify.model.cases import Case, Plan, captured_sizes, graph_of, n_largest
 from kernel_lsp.verify.model.environment import (
     OTHER_POISONS,
     because_of_shared,
     environments_of,
 )
-from kernel_lsp.verify.probes.finder import n_largest
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, cpu_s=30.0)

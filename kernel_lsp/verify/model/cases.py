@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -177,6 +177,15 @@ def n_total(task: Task, operation: OperationKind, sizes: Sizes) -> int:
 def n_elements(shape: tuple[int, ...]) -> int:
     """Return the elements of a tensor."""
     return math.prod(shape)
+
+
+def n_largest(graph: Graph, sizes: Sizes) -> int:
+    """Return the elements of the largest tensor that the graph computes."""
+    largest = 0
+    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
+        with suppress(ExpressionError):  # e.g. a size that depends on values
+            largest = max(largest, n_elements(shape_of(type_, sizes)))
+    return largest
 
 
 def _all_shapes(task: Task, operation: OperationKind, sizes: Sizes) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.plan import (
@@ -26,15 +27,16 @@ from kernel_lsp.plan.contract import ContractError, Scope, contract_holds, open_
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.plan.renaming import chained_backward, fixed_dims, with_fixed_dims, with_task_names
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, shapes_for
+from kernel_lsp.verify.model.cases import OperationKind, Sizes, graph_of, n_largest, shapes_for
 
 Value = TypeVar("Value")
 _Place: TypeAlias = tuple[Hashable, ...]
 """A direction and sizes."""
 MIN_SCRATCH_BYTES = 1 << 30
 SCRATCH_FACTOR = 16
-"""Maximum bytes of scratch, as a multiple of the bytes of all inputs and outputs. A split sum needs a few times as
-much."""
+"""Maximum bytes of scratch, as a multiple of the bytes of all inputs and outputs, and of the largest tensor that the
+graph computes: the backward of an attention stores several matrices of all pairs. A split sum needs a few times as
+much as its inputs."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class Prepared:
 
     def _bind(self, direction: OperationKind, sizes: Sizes) -> BoundOperation:
         bound = bind_in(self._scope(direction, sizes), self.signatures)
-        _refuse_vast_scratch(bound, self.operation(direction))
+        largest_bytes = n_largest(graph_of(self.task, direction), sizes) * DType.F32.itemsize
+        _refuse_vast_scratch(bound, self.operation(direction), largest_bytes)
         return bound
 
     def _shapes(self, direction: OperationKind, sizes: Sizes) -> dict[str, tuple[int, ...]]:
@@ -167,11 +170,12 @@ def _kept(known: dict[_Place, Value | PlanError], place: _Place, make: Callable[
     return found
 
 
-def _refuse_vast_scratch(bound: BoundOperation, operation: Operation) -> None:
-    """Raises PlanError for more scratch than any algorithm needs: it would exhaust the device's memory."""
+def _refuse_vast_scratch(bound: BoundOperation, operation: Operation, largest_bytes: int) -> None:
+    """Raises PlanError for more scratch than any algorithm needs: it would exhaust the device's memory.
+    `largest_bytes` are those of the largest tensor that PyTorch computes at these sizes."""
     n_own = sum(tensor.n_bytes for tensor in bound.tensors if tensor.role != "scratch")
     n_scratch = sum(tensor.n_bytes for tensor in bound.scratch)
-    n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * n_own)
+    n_allowed = max(MIN_SCRATCH_BYTES, SCRATCH_FACTOR * max(n_own, largest_bytes))
     if n_scratch > n_allowed:
         raise PlanError(
             f"{bound.name} asks for {n_scratch:,} bytes of scratch beside tensors of {n_own:,} bytes, "

@@ -30,10 +30,11 @@ from kernel_lsp.verify.model.cases import (
     Case,
     Plan,
     Sizes,
+    n_largest,
     seeded,
     unjudged,
 )
-from kernel_lsp.verify.probes.finder import Budget, PlanFinder, n_largest
+from kernel_lsp.verify.probes.finder import Budget, PlanFinder
 from kernel_lsp.verify.probes.sizes import farthest_operations
 
 N_BLOCKS = 12

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kernel_lsp.core.expression import ExpressionError
 from kernel_lsp.core.plan import BoundOperation, Operation
 from kernel_lsp.core.task import Graph, Symbol, Task
 from kernel_lsp.verify.model.cases import (
@@ -22,8 +20,7 @@ from kernel_lsp.verify.model.cases import (
     clamped,
     graph_of,
     is_usable,
-    n_elements,
-    shape_of,
+    n_largest,
 )
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 
@@ -183,15 +180,6 @@ class PlanFinder(Finder):
 def finder_of(prepared: Prepared, direction: OperationKind) -> PlanFinder:
     """Return the finder inside a plan's contract."""
     return PlanFinder(prepared.task, direction, lambda sizes: prepared.holds(direction, sizes), prepared)
-
-
-def n_largest(graph: Graph, sizes: Sizes) -> int:
-    """Return the elements of the largest tensor that the graph computes."""
-    largest = 0
-    for type_ in (type_ for node in graph.nodes for type_ in node.types if type_ is not None):
-        with suppress(ExpressionError):  # e.g. a size that depends on values
-            largest = max(largest, n_elements(shape_of(type_, sizes)))
-    return largest
 
 
 def with_new_outcomes(
