@@ -297,6 +297,40 @@ def test_files_that_a_package_opens_from_its_projects_folder_are_found(tmp_path:
         capture_source(missing)
 
 
+def project_without_init(tmp_path: Path) -> Path:
+    """A project whose outer packages have no `__init__.py`, as latent-diffusion's."""
+    package = tmp_path / "model" / "layers"
+    package.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (package / "__init__.py").write_text("")
+    (tmp_path / "model" / "helpers.py").write_text("FACTOR = 3.0\n")
+    return package
+
+
+def test_packages_without_init_are_found_from_the_projects_folder(tmp_path: Path) -> None:
+    text = "from model.helpers import FACTOR\n\n\ndef f(x):\n    assert __name__ == 'model.layers.gate'\n    return x * FACTOR"
+    file = project_without_init(tmp_path) / "gate.py"
+    assert capture_text(text, "f", inputs=[tensor("x", 8, 16)], file=file).forward.nodes
+
+
+def test_a_module_of_the_projects_folder_is_found_from_a_folder_of_scripts(tmp_path: Path) -> None:
+    project_without_init(tmp_path)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scales.py").write_text("SCALE = 2.0\n")
+    text = "from model import helpers\nfrom scales import SCALE\n\n\ndef f(x):\n    return x * SCALE + helpers.FACTOR"
+    file = tmp_path / "scripts" / "run.py"
+    assert capture_text(text, "f", inputs=[tensor("x", 8, 16)], file=file).forward.nodes
+
+
+def test_a_module_outside_of_the_repository_is_not_found(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / ".git").mkdir()
+    (tmp_path / "elsewhere_here.py").write_text("SCALE = 2.0\n")
+    with pytest.raises(TargetError, match="No module named 'elsewhere_here'"):
+        capture_text("import elsewhere_here\ndef f(x):\n    return x", "f", inputs=[], file=repository / "run.py")
+
+
 def test_a_sibling_module_is_read_again_when_it_changed(tmp_path: Path) -> None:
     text = "from constants_here import FACTOR\n\n\ndef f(x):\n    return x * FACTOR"
     source = source_of(text, "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py")

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Callable
@@ -58,7 +59,7 @@ def load_file(file: str) -> LoadedFile:
     os.chdir(os.path.dirname(file))
     try:
         with without_cuda():
-            return LoadedFile(file, _where_files_are(lambda: _import_anew(file)))
+            return LoadedFile(file, _where_files_are(lambda: _import_of_project(file)))
     except BaseException as error:  # any exception of the user's code, exit included, is an answer about that code
         raise raised_by_user(error, "importing the file", file) from None
 
@@ -183,12 +184,45 @@ def _module_name(file: str) -> tuple[str, str]:
     return folder, ".".join(parts)
 
 
-def _import_anew(file: str) -> ModuleType:
-    """Import the file without what an earlier import of the user's files left."""
+def _import_of_project(file: str) -> ModuleType:
+    """Import the file. Where it imports a module that exists only in a folder above, import it again with that folder
+    on the path: programs of a project are usually run from there, whose packages may have no `__init__.py`."""
+    projects: dict[str, str] = {}
+    while True:
+        try:
+            return _import_anew(file, projects)
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            project = _project_with(name, file)
+            if not project or project in projects:
+                raise
+            projects[project] = name
+
+
+def _project_with(name: str, file: str) -> str:
+    """Return the nearest folder above the file's that has a module or a package of this name, up to the top of the
+    repository; empty without one."""
+    folder = os.path.dirname(file)
+    while name and not os.path.exists(os.path.join(folder, ".git")) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+        package = os.path.join(folder, name, "")
+        if os.path.isfile(package[:-1] + ".py") or file.startswith(package):
+            return folder
+        if os.path.isdir(package) and any(each.endswith(".py") for each in os.listdir(package)):
+            return folder
+    return ""
+
+
+def _import_anew(file: str, projects: Mapping[str, str]) -> ModuleType:
+    """Import the file without what an earlier import of the user's files left, with folders above it on the path, each
+    for the package that was not found. A file of such a package is imported as its program does."""
     _forget_previous()
     root, name = _module_name(file)
-    sys.path.insert(0, root)
-    _PREVIOUS.folders.append(root)
+    for folder, package in {root: "", **projects}.items():
+        sys.path.insert(0, folder)
+        _PREVIOUS.folders.append(folder)
+        parts = os.path.splitext(os.path.relpath(file, folder))[0].split(os.sep)
+        name = ".".join(parts) if parts[0] == package and all(map(str.isidentifier, parts)) else name
     return _import(name, file)
 
 
