@@ -190,6 +190,8 @@ class Task(Noun):
     values, in this order: ``{"bn.running_mean": "in place"}``."""
     state_graphs: dict[str, list[str]] = {}
     """For new values that depend on no parameter: the inputs, and states by path, that they have their graphs from."""
+    call_constants: dict[str, str] = {}
+    """Arguments of the captured call that no kernel takes, as Python literals: ``{"mode": "'bilinear'"}``."""
     counters: dict[str, int] = {}
     """For a module: buffers of one integer, by path, and what a call adds: ``{"bn.num_batches_tracked": 1}``."""
     has_no_grad_region: bool = False
@@ -263,9 +265,21 @@ class AttributeValue(Noun):
     value: float
 
 
+class ConstantInput(Noun):
+    """An argument that is neither a tensor nor a number, as a Python literal: ``'bilinear'``, ``(5, 5)``,
+    ``torch.float32``. It is a constant of the capture."""
+
+    kind: Literal["constant"] = "constant"
+    name: str
+    literal: str
+
+
+TargetInput = TensorInput | ScalarInput | ConstantInput
+
+
 class Construction(Noun):
-    """An argument that is an object: the call that constructs it, e.g. ``NormConfig(width=64)``. Its arguments are
-    keywords: literals, names or such calls."""
+    """A constructor's argument that is no number or string, in Python: a sequence of literals, None, a class or
+    function by name, or the call that constructs an object, ``NormConfig(width=64)``, whose arguments are keywords."""
 
     call: str
 
@@ -277,7 +291,7 @@ class InputConfiguration(Noun):
     """Further inputs that a target must be correct for, e.g. from a recorded run, with its constructor's arguments."""
 
     name: str
-    inputs: tuple[TensorInput | ScalarInput, ...]
+    inputs: tuple[TargetInput, ...]
     init_arguments: dict[str, InitArgument] | None = None
 
 
@@ -297,7 +311,7 @@ class TargetSource(Noun):
     line: int
     parameters: tuple[str, ...]
     """Parameters of the function or of `forward`, without `self`."""
-    inputs: tuple[TensorInput | ScalarInput, ...] | None
+    inputs: tuple[TargetInput, ...] | None
     init_arguments: dict[str, InitArgument] | None = None
     """Keyword arguments to construct a module with, from ``# kernel-lsp: init: dim=4096, eps=1e-6``."""
     attributes: tuple[AttributeValue, ...] | None = None

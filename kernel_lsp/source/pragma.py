@@ -4,12 +4,13 @@ jaxtyping annotations, ``x: Float32[Tensor, "batch 4096"]``.
 Grammar::
 
     pragma := ["init:"] item ("," item)*
-    item   := NAME "=" (tensor | expression | STRING | construction)
+    item   := NAME "=" (tensor | expression | literal | construction)
     tensor := DTYPE "[" [dim ("," dim)*] "]" ["<" expression | "in" "[" expression "," expression ")"]
     dim    := NAME "=" INT | expression
 
-Names in dims get their size from a dim ``B=8192``, from an item ``B=8192`` or from an integer input. Strings and
-constructions, ``config=NormConfig(width=64)``, are for constructor arguments only.
+Names in dims get their size from a dim ``B=8192``, from an item ``B=8192`` or from an integer input. Literals are
+strings, None, dtypes of torch, and sequences and dictionaries of them and of numbers: ``kernel_size=(5, 5)``. Names of
+classes and functions, ``act=nn.GELU``, and constructions, ``config=NormConfig(width=64)``, are for constructors only.
 """
 
 from __future__ import annotations
@@ -68,19 +69,34 @@ class NumberItem:
     line: int
 
 
+@dataclass(frozen=True)
+class ConstantItem:
+    """An input that is neither a tensor nor a number, as a Python literal."""
+
+    name: str
+    literal: str
+    line: int
+
+
 @dataclass
 class Pragma:
     """All pragma lines of one target combined. `init` is None without a line for the constructor."""
 
     tensors: dict[str, TensorItem] = field(default_factory=dict)
     numbers: dict[str, NumberItem] = field(default_factory=dict)
+    constants: dict[str, ConstantItem] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     init: dict[str, InitArgument] | None = None
     init_line: int = 1
 
     @property
     def says_inputs(self) -> bool:
-        return bool(self.tensors or self.numbers)
+        return bool(self.tensors or self.numbers or self.constants)
+
+    @property
+    def values(self) -> dict[str, NumberItem | ConstantItem]:
+        """Return the inputs that are no tensors, by name."""
+        return {**self.numbers, **self.constants}
 
 
 def parse_pragma(lines: Iterable[PragmaLine]) -> Pragma:
@@ -160,21 +176,36 @@ def _init_argument(name: str, value: str, line: int) -> InitArgument:
     quoted = _QUOTED.fullmatch(value)
     if quoted:
         return quoted.group(1) or quoted.group(2) or ""
-    if not CONSTRUCTION.fullmatch(value):
-        return _number(name, value, line)
-    try:
-        call = ast.parse(value, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        call = None
-    if not _is_construction(call):
+    node = _python(value)
+    if node is not None and _is_argument(node) and not _is_number(node):
+        return Construction(call=value)
+    if CONSTRUCTION.fullmatch(value):
         raise PragmaError(f"'{name}={value}': write literals by keyword, e.g. Config(width=64)", line)
-    return Construction(call=value)
+    return _number(name, value, line)
+
+
+def _python(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Return True for what an expression of numbers can be, and for the names that those have: `true`, `f32`."""
+    if isinstance(node, ast.Name):
+        return node.id in _PYTHON_LITERALS or node.id in DType.__members__.values()
+    node = node.operand if isinstance(node, ast.UnaryOp) else node
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float | complex)
 
 
 def _is_construction(node: ast.AST | None) -> bool:
     match node:
+        case ast.Call(func=ast.Name(id="partial") | ast.Attribute(attr="partial"), args=[ast.Name() | ast.Attribute()]):
+            return all(each.arg and _is_argument(each.value) for each in node.keywords)
         case ast.Call(func=ast.Name() | ast.Attribute(), args=[], keywords=keywords):
-            return all(each.arg and _is_argument(each.value) for each in keywords)
+            is_class = CONSTRUCTION.fullmatch(f"{ast.unparse(node.func)}()") is not None
+            return is_class and all(each.arg and _is_argument(each.value) for each in keywords)
     return False
 
 
@@ -182,6 +213,8 @@ def _is_argument(node: ast.expr) -> bool:
     match node:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return all(map(_is_argument, parts))
+        case ast.Dict(keys=keys, values=parts):
+            return all(isinstance(key, ast.Constant) for key in keys) and all(map(_is_argument, parts))
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()) | ast.Constant() | ast.Name():
             return True
         case ast.Attribute(value=owner):
@@ -189,11 +222,22 @@ def _is_argument(node: ast.expr) -> bool:
     return _is_construction(node)
 
 
+def _is_literal(node: ast.expr | None) -> bool:
+    """Return True for an argument that holds no names but those of torch's dtypes."""
+    if node is None or not _is_argument(node) or _is_number(node):
+        return False
+    names = {id(each.value): each for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    others = [each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Call) and id(each) not in names]
+    return not others and all(DType.from_torch_name(each.attr) is not None for each in names.values())
+
+
 def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
-    if name in pragma.tensors or name in pragma.numbers:
+    if name in pragma.tensors or name in pragma.values:
         raise PragmaError(f"'{name}' is given twice", line)
     tensor = _TENSOR.fullmatch(value)
-    if tensor is None:
+    if tensor is None and _is_literal(_python(value)):
+        pragma.constants[name] = ConstantItem(name, value, line)
+    elif tensor is None:
         number = _number(name, value, line)
         pragma.numbers[name] = NumberItem(name, number, line)
         if type(number) is int:
@@ -205,15 +249,13 @@ def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
 def _number(name: str, value: str, line: int) -> Number:
     if value in _PYTHON_LITERALS:
         return _PYTHON_LITERALS[value]
-    if value == "None":
-        raise PragmaError(f"'{name}=None': leave it out when its default is meant", line)
     if value in DType.__members__.values():
         raise PragmaError(f"'{name}={value}' has no dims: write {name}={value}[1024] or {name}={value}[]", line)
     try:
         return evaluate(parse(value), {})
     except ExpressionError as error:
         raise PragmaError(
-            f"'{name}={value}' is neither a tensor such as f32[8, 16] nor a number: {error}", line
+            f"'{name}={value}' is neither a tensor such as f32[8, 16] nor a literal: {error}", line
         ) from None
 
 

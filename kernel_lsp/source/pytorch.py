@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernel_lsp.core.expression import free_names
-from kernel_lsp.core.task import InitArgument, InputConfiguration, ScalarInput, TargetKind, TargetSource, TensorInput
+from kernel_lsp.core.task import (
+    ConstantInput,
+    InitArgument,
+    InputConfiguration,
+    ScalarInput,
+    TargetInput,
+    TargetKind,
+    TargetSource,
+    TensorInput,
+)
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.inference.pragma_proposal import (
     EXAMPLES,
@@ -22,6 +31,7 @@ from kernel_lsp.source.inference.pragma_proposal import (
     propose,
 )
 from kernel_lsp.source.pragma import (
+    ConstantItem,
     NumberItem,
     Pragma,
     PragmaError,
@@ -299,9 +309,14 @@ def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
             yield InputConfiguration(name=name, inputs=inputs, init_arguments=init_arguments)
 
 
-def _sizes_of(inputs: Iterable[TensorInput | ScalarInput]) -> list[tuple[object, ...]]:
-    """Return the dtypes, shapes and numbers by name, which identify a configuration."""
-    return [(i.name, i.dtype, i.shape) if isinstance(i, TensorInput) else (i.name, i.value) for i in inputs]
+def _sizes_of(inputs: Iterable[TargetInput]) -> list[tuple[object, ...]]:
+    """Return the dtypes, shapes, numbers and literals by name, which identify a configuration."""
+    return [
+        (i.name, i.dtype, i.shape)
+        if isinstance(i, TensorInput)
+        else (i.name, i.literal if isinstance(i, ConstantInput) else i.value)
+        for i in inputs
+    ]
 
 
 def _read_pragma(subject: _Subject) -> Pragma:
@@ -324,7 +339,7 @@ def _pragma_lines(subject: _Subject) -> list[PragmaLine]:
     return sorted(set(lines), key=lambda line: line.line)
 
 
-def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TensorInput | ScalarInput, ...] | None:
+def _inputs(subject: _Subject, pragma: Pragma) -> tuple[TargetInput, ...] | None:
     """Return the inputs; None when only `get_inputs` defines them."""
     try:
         items = _tensor_items(subject, pragma)
@@ -345,7 +360,7 @@ def _tensor_items(subject: _Subject, pragma: Pragma) -> dict[str, TensorItem]:
     items = {}
     for parameter in subject.parameters:
         item = pragma.tensors.get(parameter.name)
-        if item is None and parameter.name not in pragma.numbers:
+        if item is None and parameter.name not in pragma.values:
             item = tensor_item(parameter.name, parameter.annotation, pragma)
         if item is not None:
             items[parameter.name] = item
@@ -358,7 +373,7 @@ def _check_pragma_names(subject: _Subject, pragma: Pragma, items: dict[str, Tens
         return
     names = [parameter.name for parameter in subject.parameters]
     dims = {name for item in items.values() for part in (*item.dims, *(item.bounds or ())) for name in free_names(part)}
-    given: list[TensorItem | NumberItem] = [*pragma.tensors.values(), *pragma.numbers.values()]
+    given: list[TensorItem | NumberItem | ConstantItem] = [*pragma.tensors.values(), *pragma.values.values()]
     for item in given:
         is_size = isinstance(item, NumberItem) and item.name in dims
         if item.name not in names and not is_size:
@@ -373,7 +388,7 @@ def _no_parameter(name: str, function: str, names: Sequence[str]) -> str:
 
 def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
     required = [p for p in subject.parameters if not p.has_default]
-    missing = [p for p in required if p.name not in items and p.name not in pragma.numbers]
+    missing = [p for p in required if p.name not in items and p.name not in pragma.values]
     if missing:
         names = ", ".join(f"'{parameter.name}'" for parameter in missing)
         message = f"unknown shape of {names} in `{subject.function.name}`"
@@ -388,10 +403,8 @@ def _check_sizes_known(subject: _Subject, pragma: Pragma, items: dict[str, Tenso
             raise _unknown(subject, pragma, message, item.line)
 
 
-def _bound_inputs(
-    subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]
-) -> tuple[TensorInput | ScalarInput, ...]:
-    inputs: list[TensorInput | ScalarInput] = []
+def _bound_inputs(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> tuple[TargetInput, ...]:
+    inputs: list[TargetInput] = []
     names = [parameter.name for parameter in subject.parameters]
     if subject.function.args.kwarg is not None:
         names += [name for name in pragma.tensors if name not in names]
@@ -401,6 +414,8 @@ def _bound_inputs(
             inputs.append(bind_tensor(items[name], pragma.sizes))
         elif name in pragma.numbers:
             inputs.append(ScalarInput(name=name, value=pragma.numbers[name].value))
+        elif name in pragma.constants:
+            inputs.append(ConstantInput(name=name, literal=pragma.constants[name].literal))
     return tuple(inputs)
 
 
@@ -435,7 +450,7 @@ def _lacking(subject: _Subject, pragma: Pragma, proposal: Proposal) -> Iterator[
         extra = [name for name in proposal.init if name not in init and name not in (pragma.init or {})]
         yield subject.owner.lineno, proposal.init_pragma([*init, *extra])
     items = _tensor_items(subject, pragma)
-    names = [p.name for p in subject.parameters if p.name not in items and p.name not in pragma.numbers]
+    names = [p.name for p in subject.parameters if p.name not in items and p.name not in pragma.values]
     required = [p.name for p in subject.parameters if p.name in names and not p.has_default]
     has_none = not items and not pragma.says_inputs
     if not (has_none and subject.defines("get_inputs")) and (required or (has_none and names)):

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_lsp.worker.shipped.operator_use import CapturedArguments
+
 from .loading import load_operator
 from .other_samples import (
     AWKWARD_NAMES,
@@ -323,6 +325,53 @@ def test_a_call_that_was_not_captured_runs_the_modules_own_code(rms_norm_module:
     torch.testing.assert_close(changed(x, shift=1.0), changed(x) + 1.0)
     torch.testing.assert_close(changed(x=x), changed(x))
     torch.testing.assert_close(changed(torch.randn(2, 3, 8)).shape, torch.Size((2, 3, 8)))
+
+
+def called_with(x, size, eps=1e-6, mode="nearest", mask=None, scale=1.0):
+    raise NotImplementedError
+
+
+X_AND_EPS = ("x", "eps")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "keywords"),
+    [
+        (("x", (3, 3), 0.5), {"mode": "linear"}),
+        (("x", [3, 3], 0.5, "linear", None, 1.0), {}),
+        (("x",), {"mask": None, "size": (3, 3), "mode": "linear", "eps": 0.5}),
+    ],
+)
+def test_arguments_as_in_the_captured_call_leave_it_to_the_kernels(inputs: tuple[Any, ...], keywords: Any) -> None:
+    captured = CapturedArguments(X_AND_EPS, called_with, {"size": (3, 3), "mode": "linear"})
+    assert captured.of(inputs, keywords) == ("x", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "keywords"),
+    [
+        (("x", (3, 3), 0.5), {}),  # the mode is the code's default, not the captured one
+        (("x", (3, 4), 0.5, "linear"), {}),
+        (("x", (3, True), 0.5, "linear"), {}),
+        (("x", (3, 3), 0.5, "linear", "a mask"), {}),
+        (("x", (3, 3), 0.5, "linear"), {"scale": 1}),
+        (("x", (3, 3), 0.5, "linear"), {"unknown": None}),
+        (("x", (3, 3), 0.5, "linear", None, 1.0, 2), {}),
+        (("x",), {"mode": "linear"}),
+    ],
+)
+def test_other_arguments_than_in_the_captured_call_are_told(inputs: tuple[Any, ...], keywords: Any) -> None:
+    captured = CapturedArguments(X_AND_EPS, called_with, {"size": (3, 3), "mode": "linear"})
+    assert captured.of(inputs, keywords) is None
+
+
+def test_a_default_that_is_passed_by_hand_leaves_the_call_to_the_kernels(rms_norm_module: ModuleType) -> None:
+    changed = use(rms_norm_module, RMSNorm(8))
+    before = rms_norm_module.calls()["fallback"].copy()
+    changed(torch.randn(3, 8), shift=0.0)
+    changed(torch.randn(3, 8), 0.0)
+    told = {reason for reason in rms_norm_module.calls()["fallback"] if reason not in before}
+    assert not any("other arguments" in reason for reason in told)
 
 
 def test_a_module_with_other_settings_runs_its_own_code_and_says_why_once(tmp_path: Path) -> None:

@@ -50,6 +50,37 @@ class Net(nn.Module):
     def forward(self, tokens):
         return self.head(self.norm(self.embed(tokens)))
 """
+LITERALS = """
+import functools
+import torch
+from torch import nn
+
+
+def resize(x, size, mode="nearest", mask=None):
+    return nn.functional.interpolate(x, size, mode=mode)
+
+
+def plain(x):
+    return x
+
+
+class Stack(nn.Module):
+    def __init__(self, widths, norm, act=nn.GELU, options={}, gate=plain, bias=None, skip=None, **more):
+        super().__init__()
+        self.layers = nn.Sequential(*[norm(width) for width in widths], act())
+
+    def forward(self, x, scales):
+        return self.layers(x) * scales[0]
+
+
+stack = Stack([4, 4], functools.partial(nn.LayerNorm, eps=1e-3), nn.ReLU, {"p": 0.5}, skip=(1,), bias=False, kind="b")
+small = Stack([4], nn.LayerNorm, gate=lambda x: x)
+for step in range(3):
+    resize(torch.randn(1, 2, 4, 4), (8, 8), "bilinear", None)
+    resize(torch.randn(1, 2, 4, 4), torch.Size((2, 2)))
+    stack(torch.randn(2, 4), [2.0, 3])
+    small(torch.randn(2, 4), [2.0])
+"""
 TRAIN = """
 import torch
 from model import Net

@@ -13,7 +13,7 @@ import pytest
 
 from kernel_lsp.cli.record import main
 from kernel_lsp.core.recording import Recording
-from kernel_lsp.core.task import Construction
+from kernel_lsp.core.task import ConstantInput, Construction
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import read_recording, write_recording
@@ -23,6 +23,7 @@ from tests.record.programs import (
     ENDLESS,
     INFER,
     LAYOUTS,
+    LITERALS,
     LONG,
     NESTED,
     NOTEBOOK,
@@ -94,6 +95,26 @@ def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Pat
     assert {"config": Construction(call="Config(width=4, norm=Norm())")} in [
         each.init_arguments for each in source.configurations
     ]
+
+
+def test_literals_and_classes_are_recorded_as_a_pragma_says_them(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, literals=LITERALS), sys.executable, "literals.py")
+    assert ran.configurations("literals.py::resize") == [
+        ("x=f32[1, 2, 4, 4], size=(8, 8), mode='bilinear'", 3),
+        ("x=f32[1, 2, 4, 4], size=(2, 2)", 3),
+    ]
+    assert ran.recording is not None
+    stack, small = ran.recording.targets["literals.py::Stack"].configurations
+    norm = "functools.partial(torch.nn.LayerNorm, eps=0.001)"
+    options = "options={'p': 0.5}, gate=plain, bias=False, skip=(1,), kind='b'"
+    assert stack.init == f"widths=[4, 4], norm={norm}, act=torch.nn.ReLU, {options}"
+    assert (stack.inputs, small.inputs) == ("x=f32[2, 4], scales=[2.0, 3]", "x=f32[2, 4], scales=[2.0]")
+    assert (stack.opaque, small.opaque) == ((), ("gate",))
+    source = read_target("literals.py::Stack", tmp_path)
+    assert source.init_arguments is not None
+    assert source.init_arguments["norm"] == Construction(call=norm)
+    assert source.inputs is not None
+    assert source.inputs[1] == ConstantInput(name="scales", literal="[2.0, 3]")
 
 
 def test_calls_that_pass_without_a_description_are_counted(tmp_path: Path) -> None:

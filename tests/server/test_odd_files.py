@@ -16,7 +16,7 @@ TABBED = "import torch\n\nclass M(torch.nn.Module):\n\tdef forward(self, x):\n\t
     [
         ("x=q32[4, 4]", "no dtype 'q32' for 'x': did you mean i32?"),
         ("y=f32[4, 4]", "'y' is no parameter of act: there are x"),
-        ("x=f32[4, ", "'x=f32[4,' is neither a tensor such as f32[8, 16] nor a number: unexpected character '['"),
+        ("x=f32[4, ", "'x=f32[4,' is neither a tensor such as f32[8, 16] nor a literal: unexpected character '['"),
         ("x=f32[8, -4]", "the dim '-4' of 'x' is -4, and no size is negative"),
     ],
 )

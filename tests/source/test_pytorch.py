@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.task import Construction, ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import ConstantInput, Construction, TargetInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.python_file import parse_python, read_python_file
 from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in
@@ -56,7 +56,9 @@ def check_error(read):
     return check_fault
 
 
-def plain(entry: TensorInput | ScalarInput) -> tuple:
+def plain(entry: TargetInput) -> tuple:
+    if isinstance(entry, ConstantInput):
+        return entry.name, entry.literal
     return (entry.name, entry.dtype.value, entry.shape) if isinstance(entry, TensorInput) else (entry.name, entry.value)
 
 
@@ -667,3 +669,41 @@ def test_a_constructor_argument_may_be_an_object(read) -> None:
 def test_a_construction_has_literals_by_keyword(check_error, call: str) -> None:
     text = f"# kernel-lsp: init: dim={call}\n# kernel-lsp: x=f32[2]" + dedent(MODULE)
     check_error(text, 1, "write literals by keyword", "# kernel-lsp: x=", "Norm")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "[32, 64]",
+        "(3, -1.5)",
+        "None",
+        "{'p': 0.5}",
+        "nn.GELU",
+        "make_norm",
+        "[nn.Conv2d, 'same', None]",
+        "partial(nn.LayerNorm, eps=1e-6)",
+        "functools.partial(LayerNorm)",
+    ],
+)
+def test_a_constructor_argument_may_be_a_sequence_a_class_or_none(read, argument: str) -> None:
+    text = f"# kernel-lsp: init: dim={argument}, eps=1e-6\n# kernel-lsp: x=f32[2]" + dedent(MODULE)
+    assert read(text, "Norm").init_arguments == {"dim": Construction(call=argument), "eps": 1e-6}
+
+
+@pytest.mark.parametrize("call", ["partial(f, 4)", "f(a=1)", "[open('a')]", "{**a}", "lambda: 1"])
+def test_a_constructor_argument_calls_no_function(check_error, call: str) -> None:
+    text = f"# kernel-lsp: init: dim={call}\n# kernel-lsp: x=f32[2]" + dedent(MODULE)
+    check_error(text, 1, f"'dim={call}'", "# kernel-lsp: x=", "Norm")
+
+
+def test_inputs_may_be_literals(check) -> None:
+    literals = [("mode", "'bi, linear'"), ("size", "(5, 5)"), ("mask", "None"), ("dtype", "torch.float16")]
+    items = ", ".join(f"{name}={literal}" for name, literal in literals)
+    text = f"# kernel-lsp: x=f32[2], {items}\ndef f(x, mode, size, mask, dtype): pass"
+    check(text, ("x", "f32", (2,)), *literals)
+
+
+@pytest.mark.parametrize("literal", ["relu", "torch.relu", "Config(a=1)", "[x]"])
+def test_inputs_are_no_names_or_objects(check_error, literal: str) -> None:
+    text = f"# kernel-lsp: x=f32[2], act={literal}\ndef f(x, act): pass"
+    check_error(text, 1, f"'act={literal}' is neither a tensor such as f32[8, 16] nor a literal", "e.g.")

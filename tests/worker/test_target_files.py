@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernel_lsp.core.task import InputConfiguration, TargetSource
+from kernel_lsp.core.task import ConstantInput, Construction, InputConfiguration, TargetSource
 from kernel_lsp.errors import TargetError
 from kernel_lsp.process.worker_client import Worker
 from tests.worker.capturing import capture_source, capture_text, source_of, tensor, with_worker
@@ -308,7 +308,7 @@ def project_without_init(tmp_path: Path) -> Path:
 
 
 def test_packages_without_init_are_found_from_the_projects_folder(tmp_path: Path) -> None:
-    text = "from model.helpers import FACTOR\n\n\ndef f(x):\n    assert __name__ == 'model.layers.gate'\n    return x * FACTOR"
+    text = "from model.helpers import FACTOR\nassert __name__ == 'model.layers.gate'\ndef f(x):\n    return x * FACTOR"
     file = project_without_init(tmp_path) / "gate.py"
     assert capture_text(text, "f", inputs=[tensor("x", 8, 16)], file=file).forward.nodes
 
@@ -329,6 +329,49 @@ def test_a_module_outside_of_the_repository_is_not_found(tmp_path: Path) -> None
     (tmp_path / "elsewhere_here.py").write_text("SCALE = 2.0\n")
     with pytest.raises(TargetError, match="No module named 'elsewhere_here'"):
         capture_text("import elsewhere_here\ndef f(x):\n    return x", "f", inputs=[], file=repository / "run.py")
+
+
+RESIZE = """
+def resize(x, size, mode="nearest", mask=True):
+    assert mask is None
+    return F.interpolate(x, size, mode=mode)
+"""
+
+
+def test_literals_are_arguments_of_the_captured_call() -> None:
+    literals = {"size": "(8, 8)", "mode": "'bilinear'", "mask": "None"}
+    inputs = [tensor("x", 1, 2, 4, 4), *(ConstantInput(name=name, literal=text) for name, text in literals.items())]
+    other = (tensor("x", 1, 2, 4, 4), ConstantInput(name="size", literal="(8, 8)"))
+    source = source_of(RESIZE, "resize", inputs=inputs)
+    others = (InputConfiguration(name="recorded", inputs=other),)
+    task = capture_source(source.model_copy(update={"configurations": others}))
+    assert task.call_constants == literals
+    assert [argument.name for argument in task.arguments] == ["x"]
+    assert any("bilinear" in node.op for node in task.forward.nodes)
+
+
+STACK = """
+class Stack(nn.Module):
+    def __init__(self, widths, norm, act, options):
+        super().__init__()
+        self.layers = nn.Sequential(*[norm(width) for width in widths], act(**options))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+def test_constructors_take_sequences_classes_and_partials() -> None:
+    init = {
+        "widths": "[16, 16]",
+        "norm": "functools.partial(torch.nn.LayerNorm, eps=0.5)",
+        "act": "nn.LeakyReLU",
+        "options": "{'negative_slope': 0.25}",
+    }
+    calls = {name: Construction(call=text) for name, text in init.items()}
+    task = capture_text(STACK, "Stack", inputs=[tensor("x", 8, 16)], init=calls)
+    values = [argument.value for argument in task.scalars]
+    assert sorted(values) == [0.25, 0.5, 0.5]
 
 
 def test_a_sibling_module_is_read_again_when_it_changed(tmp_path: Path) -> None:

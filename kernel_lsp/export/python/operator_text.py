@@ -203,6 +203,9 @@ class OperatorText:
         if captured := unread_numbers(self.task, self.forward):
             items = [f"{string_literal(name)}: {python_number(value)}" for name, value in captured.items()]
             lines += literal("captured={", items, "},", depth=1)
+        if constants := self.task.call_constants:
+            items = [f"{string_literal(name)}: {value}" for name, value in constants.items()]
+            lines += literal("constants={", items, "},", depth=1)
         if is_module(self.task):
             lines += module_use(self.task)
         if self.task.returns:

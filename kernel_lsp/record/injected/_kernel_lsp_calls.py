@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import math
 import os
 import sys
 import time
 import types
+
+from _kernel_lsp_literals import SCALARS, SEQUENCES, literal
 
 N_FIRST_SAMPLES = 4
 SAMPLE_PERIODS = ((16, 4), (128, 16), (1024, 64), (8192, 256), (1 << 62, 1024))
@@ -35,7 +36,6 @@ MAX_CONFIGURATIONS = 16
 """Maximum configurations kept per target; calls of further ones are counted together."""
 MAX_SIGNATURES = 128
 """Maximum signatures kept per target: several may be of one configuration, with arguments by place and by name."""
-SCALARS = (bool, int, float)
 NAMED_KINDS = frozenset((*SCALARS, str))
 """Kinds of arguments whose value is part of a signature; of others it is the kind."""
 DTYPES = {
@@ -116,15 +116,18 @@ class Configuration:
             self._add(target, *entry)
 
     def _add(self, target, name, kind, value, stride=None):
-        is_default = name in target.defaults and type(target.defaults[name]) is kind and target.defaults[name] == value
+        is_default = name in target.defaults and type(target.defaults[name]) is kind
+        is_default = is_default and literal(target.defaults[name]) == value
         if kind == "tensor":
             dtype, shape = value
             self.items[name] = "{}[{}]".format(DTYPES[dtype], ", ".join(map(str, shape)))
             if stride is not None:
                 self.layouts[name] = "strides ({})".format(", ".join(map(str, stride)))
-        elif kind in SCALARS and math.isfinite(value):
-            self.items[name] = repr(value)
-        elif not is_default:
+        elif is_default and kind not in SCALARS:
+            pass
+        elif value is not None:
+            self.items[name] = value
+        else:
             self.opaque.append(name)
 
     def as_json(self, is_last):
@@ -296,6 +299,8 @@ def signature(tensor_types, mode, args, kwargs):
                 parts.append(kind)
                 if kind in NAMED_KINDS:
                     parts.append(value)
+                elif isinstance(value, SEQUENCES):
+                    parts.append(literal(value))
     except RuntimeError:
         return None
     return tuple(parts)

@@ -21,7 +21,6 @@ from _kernel_lsp_calls import (
     DTYPES,
     MAX_SPANS,
     N_RANGES,
-    SCALARS,
     Budget,
     Configuration,
     Granted,
@@ -37,6 +36,7 @@ from _kernel_lsp_calls import (
     wrapped_module,
 )
 from _kernel_lsp_imports import Files, Finder
+from _kernel_lsp_literals import literal
 from _kernel_lsp_main import hide_interrupt, watch_main
 from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class
 from _kernel_lsp_spelling import init_of
@@ -147,7 +147,7 @@ class Recorder:
                 break
             outermost, frame = frame, frame.f_back
         self.streaks[kind].pop(id(module), None)
-        self.inits[id(module)] = ("", []) if outermost is None else init_of(outermost)
+        self.inits[id(module)] = ("", []) if outermost is None else init_of(module, outermost)
 
     def _wrap_class(self, kind):
         base = self.torch.nn.Module
@@ -369,7 +369,7 @@ class Recorder:
         if self._is_tensor(value):
             stride = None if value.is_contiguous() else tuple(value.stride())
             return (name, "tensor", (self.dtypes[value.dtype], tuple(value.shape)), stride)
-        return (name, kind, value if kind in (*SCALARS, str, type(None)) else None)
+        return (name, kind, literal(value))
 
     def _read_range(self, configuration, name, value):
         if not self._is_tensor(value) or value.is_floating_point() or value.dtype is self.torch.bool:

@@ -6,40 +6,60 @@ Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+import inspect
 import re
 import sys
 import types
 
-from _kernel_lsp_calls import SCALARS
+from _kernel_lsp_literals import LITERALS, has_parts, single, spelled_parts
 
-LITERALS = (*SCALARS, str, tuple, list, type(None))
 CALLED = re.compile(r"(?!__main__)(?:[A-Za-z_]\w*\.)*_*[A-Z]\w*")
 """Names of classes in the spelling of a pragma."""
-MAX_PARTS = 64
-"""Maximum parts of a sequence that a pragma says: longer ones are data."""
+NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
-def init_of(frame):
-    """Return a constructor's arguments in the spelling of a pragma, and the names of those that have none."""
-    code, items, opaque = frame.f_code, [], []
-    n_named = code.co_argcount + code.co_kwonlyargcount
-    for name in code.co_varnames[1:n_named]:
-        value = frame.f_locals.get(name)
-        if type(value) in SCALARS and math.isfinite(value):
-            items.append(f"{name}={value!r}")
-        elif type(value) is str and value.isprintable() and not set(value) & set("'\"\\"):
-            items.append(f"{name}='{value}'")
-        elif (called := spelled_if_possible(value, frame.f_globals)) is not None:
+def init_of(module, frame):
+    """Return a constructor's arguments in the spelling of a pragma, and the names of those that have none. Objects
+    that are the default need none, nor has None where it is the default."""
+    items, opaque = [], []
+    defaults = defaults_of(type(module), frame.f_code)
+    for name, value in given_to(frame):
+        is_default = name in defaults and value is defaults[name]
+        is_said = name.isidentifier() and not (is_default and value is None)
+        called = spelled_if_possible(value, frame.f_globals) if is_said else None
+        if called is not None:
             items.append(f"{name}={called}")
-        elif value is not None:
+        elif not is_default:
             opaque.append(name)
-    extra = code.co_varnames[n_named : n_named + bool(code.co_flags & 4) + bool(code.co_flags & 8)]
-    return ", ".join(items), opaque + [name for name in extra if frame.f_locals.get(name)]
+    return ", ".join(items), opaque
+
+
+def given_to(frame):
+    """Yield the arguments of a constructor but the first, by name: those behind ``*`` as one, each behind ``**``."""
+    code, n_named = frame.f_code, frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
+    values = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : n_named + 2]}
+    yield from [(name, values[name]) for name in code.co_varnames[1:n_named]]
+    for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS):
+        if code.co_flags & flag:
+            name, n_named = code.co_varnames[n_named], n_named + 1
+            value = values[name]
+            if value:
+                yield from value.items() if flag == inspect.CO_VARKEYWORDS else [("*" + name, value)]
+
+
+def defaults_of(kind, code):
+    """Return the defaults of the constructor that has this code, by name."""
+    for base in kind.__mro__:
+        constructor = inspect.unwrap(vars(base).get("__init__", object))
+        if getattr(constructor, "__code__", None) is code:
+            parameters = inspect.signature(constructor).parameters.values()
+            return {each.name: each.default for each in parameters if each.default is not each.empty}
+    return {}
 
 
 def spelled_if_possible(value, names):
-    """Return the call as `spelled` does, and None for an object that refers to itself, or whose attributes raise."""
+    """Return the value as `spelled` does, and None for an object that refers to itself, or whose attributes raise."""
     try:
         return spelled(value, names)
     except Exception:  # a property of the user's class may raise anything; RecursionError of a cycle
@@ -47,19 +67,52 @@ def spelled_if_possible(value, names):
 
 
 def spelled(value, names):
-    """Return the call that constructs an equal object, e.g. ``Config(width=64)``; None for one that no pragma can
-    say."""
+    """Return a literal, the name of a class or function, a `partial` of one, or the call that constructs an equal
+    object, e.g. ``Config(width=64)``; None for a value that no pragma can say."""
     kind = type(value)
+    if has_parts(value):
+        return spelled_parts(value, lambda part: spelled(part, names))
+    text = single(value)
+    if text is not None or kind in LITERALS:
+        return text
+    if isinstance(value, NAMED):
+        return dotted(value, names)
+    if kind is functools.partial:
+        function = None if value.args else spelled(value.func, names)
+        return None if function is None else with_keywords("functools.partial", value.keywords, names, [function])
     called = kind.__qualname__ if names.get(kind.__name__) is kind else f"{kind.__module__}.{kind.__qualname__}"
     pairs = arguments_of(value) if CALLED.fullmatch(called) else None
-    texts = {
-        name: literal(given) if type(given) in LITERALS else spelled(given, names)
-        for name, given in pairs or ()
-        if name.isidentifier()
-    }
-    if pairs is None or len(texts) < len(pairs) or None in texts.values():
+    return None if pairs is None else with_keywords(called, dict(pairs), names)
+
+
+def with_keywords(called, given, names, leading=()):
+    """Return the call with these keywords; None where one cannot be said."""
+    texts = {name: spelled(value, names) for name, value in given.items()}
+    if None in texts.values() or not all(map(str.isidentifier, texts)):
         return None
-    return f"{called}({', '.join(f'{name}={text}' for name, text in texts.items())})"
+    return f"{called}({', '.join([*leading, *(f'{name}={text}' for name, text in texts.items())])})"
+
+
+def dotted(value, names):
+    """Return the name of a class or function in the constructor's file, in its own module, or in torch; None for one
+    that has no name."""
+    path = (getattr(value, "__qualname__", "") or "").split(".")
+    owner = getattr(value, "__module__", None)
+    if all(map(str.isidentifier, path)):
+        if found_at(path, names.get) is value:
+            return ".".join(path)
+        for short in ("torch.nn", "torch.nn.functional"):
+            if getattr(sys.modules.get(short), path[-1], None) is value:
+                return f"{short}.{path[-1]}"
+        if owner != "__main__" and owner in sys.modules and found_at(path, vars(sys.modules[owner]).get) is value:
+            return ".".join([owner, *path])
+    torch = sys.modules.get("torch")
+    return f"torch.{path[-1]}" if path[-1] and getattr(torch, path[-1], None) is value else None
+
+
+def found_at(path, get):
+    """Return what a dotted name is, by its parts, where `get` knows the first."""
+    return functools.reduce(lambda found, name: getattr(found, name, None), path[1:], get(path[0]))
 
 
 def arguments_of(value):
@@ -92,16 +145,3 @@ def is_same(given, default):
     if type(given) in LITERALS:
         return type(given) is type(default) and given == default
     return given is default
-
-
-def literal(value):
-    """Return a number, a string or a sequence of them in the spelling of a pragma; None for other values."""
-    if type(value) in (tuple, list):
-        if len(value) > MAX_PARTS:
-            return None
-        parts = [literal(part) if type(part) in LITERALS else None for part in value]
-        return None if None in parts else repr(value)
-    if type(value) is str:
-        return repr(value) if value.isprintable() and not set(value) & set("'\"\\") else None
-    is_finite = value is None or type(value) is bool or math.isfinite(value)
-    return repr(value) if is_finite else None

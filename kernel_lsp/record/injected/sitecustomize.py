@@ -21,7 +21,7 @@ def _load(name: str, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
 
 
 def _start() -> None:
-    for part in ("calls", "spelling", "rests", "imports", "main", "recorder"):
+    for part in ("literals", "calls", "spelling", "rests", "imports", "main", "recorder"):
         name = f"_kernel_lsp_{part}"
         spec = importlib.util.spec_from_file_location(name, os.path.join(_FOLDER, name + ".py"))
         assert spec is not None

@@ -20,7 +20,7 @@ from typing import Any
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.finding import Severity
 from kernel_lsp.core.plan import Launch, LaunchPlan
-from kernel_lsp.core.task import TargetSource, TensorInput
+from kernel_lsp.core.task import ConstantInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
 from kernel_lsp.process.stdio import claim_stdout
@@ -245,7 +245,7 @@ def _inputs_text(found: TargetSource) -> str:
         if isinstance(value, TensorInput):
             parts.append(f"{value.name}: {value.dtype.value}[{', '.join(map(str, value.shape))}]")
         else:
-            parts.append(f"{value.name} = {value.value}")
+            parts.append(f"{value.name} = {value.literal if isinstance(value, ConstantInput) else value.value}")
     return ", ".join(parts) or NO_INPUTS
 
 

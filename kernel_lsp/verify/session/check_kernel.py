@@ -11,7 +11,7 @@ from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.measurement import Estimate, EstimatedBaseline, LineEstimate
 from kernel_lsp.core.model import SCHEMA_VERSION, Noun
 from kernel_lsp.core.plan import LaunchPlan, TensorParameter
-from kernel_lsp.core.task import InputConfiguration, ScalarInput, TargetSource, TensorInput
+from kernel_lsp.core.task import InputConfiguration, TargetInput, TargetSource, TensorInput
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.errors import UserError
 from kernel_lsp.plan.parser import parse
@@ -147,7 +147,7 @@ def _example_pragma(plan: LaunchPlan) -> str:
     return f"# kernel-lsp: {tensors[0].name}={tensors[0].dtype}[...]" if tensors else "# kernel-lsp: ..."
 
 
-def _fits(inputs: tuple[TensorInput | ScalarInput, ...], plan: LaunchPlan) -> bool:
+def _fits(inputs: tuple[TargetInput, ...], plan: LaunchPlan) -> bool:
     tensors = [each for each in plan.forward.parameters if isinstance(each, TensorParameter)]
     planned = {each.name: (each.dtype, len(each.dims)) for each in tensors}
     given = [each for each in inputs if isinstance(each, TensorInput)]

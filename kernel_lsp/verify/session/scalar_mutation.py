@@ -8,11 +8,12 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TypeVar
 
 from kernel_lsp.core.candidate import Candidate
 from kernel_lsp.core.expression import Number
 from kernel_lsp.core.plan import LaunchPlan, ScalarParameter
-from kernel_lsp.core.task import AttributeValue, ScalarInput, TargetSource, Task, TensorInput
+from kernel_lsp.core.task import AttributeValue, ScalarInput, TargetInput, TargetSource, Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Crashed, Mismatch, Stalled, TimedOut
 from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.verify.model.cases import OTHER_NUMBERS_FAMILIES, captured_sizes
@@ -24,7 +25,7 @@ from kernel_lsp.verify.session.pipeline import Platform
 
 Value = float | int | bool
 GivenNumber = ScalarInput | AttributeValue
-Given = TensorInput | GivenNumber
+_Given = TypeVar("_Given", TargetInput, AttributeValue)
 FloatRule = Callable[[float, float], float]
 """Returns the other value for a float. The second argument is a share between 0.3 and 0.9, different for each float."""
 IsTaken = Callable[[str, Value], bool]
@@ -192,8 +193,8 @@ def changed(source: TargetSource, names: Collection[str], change: Change, is_tak
     value is not accepted stays nearby instead, or unchanged."""
     values = _values([scalar for scalar in _scalars(source) if scalar.name in names], change, is_taken)
 
-    def replaced(given: Given) -> Given:
-        is_changed = not isinstance(given, TensorInput) and given.name in values
+    def replaced(given: _Given) -> _Given:
+        is_changed = isinstance(given, GivenNumber) and given.name in values
         return given.model_copy(update={"value": values[given.name]}) if is_changed else given
 
     inputs = None if source.inputs is None else tuple(map(replaced, source.inputs))

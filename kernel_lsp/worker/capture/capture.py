@@ -231,8 +231,13 @@ class _Comparison:
             return f"it cannot be built: {other.problem}"
         shapes = shapes_of(self._captured, built)
         problem = _misfit(self._captured, shapes) or _other_types(self._captured, built)
-        if problem or _scalars(built.inputs) != _scalars(self._first.inputs):
-            return problem or f"other numbers are given: {_scalars(built.inputs)}"
+        own, theirs = _plain_values(self._first.inputs), _plain_values(built.inputs)
+        for name in {} if problem else {**own, **theirs}:
+            found, captured = theirs.get(name, _LEFT_OUT), own.get(name, _LEFT_OUT)
+            if found != captured:
+                return f"'{name}' is {found}, not {captured}"
+        if problem:
+            return problem
         if built.settings.init == self._first.settings.init:
             return ""
         key = json.dumps(built.settings.init, sort_keys=True)
@@ -303,8 +308,12 @@ def _entry(settings: Settings, shapes: dict[str, list[int]]) -> dict[str, Any]:
     return {"name": settings.name, "shapes": shapes, "settings": settings.all}
 
 
-def _scalars(inputs: CallInputs) -> dict[str, Any]:
-    return {leaf.name: leaf.value for leaf in inputs.leaves if isinstance(leaf, ScalarLeaf)}
+_LEFT_OUT = "left out"
+
+
+def _plain_values(inputs: CallInputs) -> dict[str, Any]:
+    """Return the arguments that are no tensors, by name."""
+    return {leaf.name: leaf.value for leaf in inputs.leaves if isinstance(leaf, ScalarLeaf)} | inputs.constants
 
 
 def _other_types(captured: Captured, built: _Built) -> str:

@@ -19,7 +19,7 @@ from ..failure import TargetFailure
 from ..files import plan_dtype, torch_dtype
 from ..large_random import untouched
 from ..valid_names import identifier
-from .load import LoadedFile, call_user, find_symbol
+from .load import LoadedFile, call_user, evaluated, find_symbol
 
 CAPTURED_SCALARS = (bool, int, float)
 KEEPS_VALUES = frozenset(("to", "long", "int", "view", "reshape", "contiguous"))
@@ -74,6 +74,8 @@ class CallInputs:
     fresh: Callable[[], list[torch.Tensor]] | None = None
     notes: list[str] = field(default_factory=list)
     state: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    """Arguments that are neither tensors nor numbers, by name, as Python literals."""
     numbers: dict[str, int | float] = field(default_factory=dict)
     """Values of scalars in place of the given ones, by name; `rebuild` reads them."""
 
@@ -98,7 +100,7 @@ class CallInputs:
 def inputs_of(loaded: LoadedFile, source: dict[str, Any], call: Callable[..., Any]) -> CallInputs:
     """Return the inputs that the target's source defines: its pragma or annotations first, then `get_inputs()`."""
     if source.get("inputs") is not None:
-        return _described(source["inputs"], call)
+        return _described(loaded, source["inputs"], call)
     if source.get("has_get_inputs"):
         return generated(loaded, source, call, {})
     raise TargetFailure(
@@ -143,8 +145,10 @@ def generated(
     return CallInputs(kept, rebuild, fresh, inputs.notes, numbers=numbers)
 
 
-def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
-    leaves = [_described_leaf(entry) for entry in described]
+def _described(loaded: LoadedFile, described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
+    leaves = [_described_leaf(entry) for entry in described if entry["kind"] != "constant"]
+    constants = {entry["name"]: entry["literal"] for entry in described if entry["kind"] == "constant"}
+    constant_values = {name: evaluated(loaded.module, text) for name, text in constants.items()}
     by_position = _positional_names(call)
     numbers: dict[str, int | float] = {}
 
@@ -154,6 +158,7 @@ def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) ->
             leaf.name: next(remaining) if isinstance(leaf, TensorLeaf) else numbers.get(leaf.name, leaf.value)
             for leaf in leaves
         }
+        values.update(constant_values)
         leading = []
         for name in by_position:
             if name not in values:
@@ -161,7 +166,7 @@ def _described(described: Sequence[dict[str, Any]], call: Callable[..., Any]) ->
             leading.append(values.pop(name))
         return leading, values
 
-    return CallInputs(leaves, rebuild, numbers=numbers)
+    return CallInputs(leaves, rebuild, constants=constants, numbers=numbers)
 
 
 def _described_leaf(entry: dict[str, Any]) -> Leaf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import importlib
@@ -275,16 +276,25 @@ def _argument(module: ModuleType, value: Any) -> Any:
     """Return a constructor argument; an object is constructed by the names of the file, or of what they import."""
     if not isinstance(value, dict):
         return value
-    return _evaluated(module, ast.parse(value["call"], mode="eval").body)
+    return evaluated(module, value["call"])
+
+
+def evaluated(module: ModuleType, text: str) -> Any:
+    """Return the value of a pragma's literal, name or construction."""
+    return _evaluated(module, ast.parse(text, mode="eval").body)
 
 
 def _evaluated(module: ModuleType, node: ast.expr) -> Any:
     if isinstance(node, ast.Call):
+        leading = [_evaluated(module, each) for each in node.args]
         given = {each.arg or "": _evaluated(module, each.value) for each in node.keywords}
-        return _named(module, ast.unparse(node.func))(**given)
+        return _named(module, ast.unparse(node.func))(*leading, **given)
     if isinstance(node, (ast.Tuple, ast.List)):
         parts = [_evaluated(module, part) for part in node.elts]
         return tuple(parts) if isinstance(node, ast.Tuple) else parts
+    if isinstance(node, ast.Dict):
+        keys = [key and _evaluated(module, key) for key in node.keys]
+        return dict(zip(keys, [_evaluated(module, part) for part in node.values]))
     if isinstance(node, (ast.Name, ast.Attribute)):
         return _named(module, ast.unparse(node))
     return ast.literal_eval(node)
@@ -298,6 +308,8 @@ def _named(module: ModuleType, dotted: str) -> Any:
     for n in range(len(rest), 0, -1):
         with contextlib.suppress(ImportError):
             return functools.reduce(getattr, rest[n - 1 :], importlib.import_module(".".join([head, *rest[: n - 1]])))
+    if not rest and hasattr(builtins, head):
+        return getattr(builtins, head)
     raise NameError(f"name '{dotted}' is not defined in {module.__name__}")
 
 

@@ -53,6 +53,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "returns": captured.wrapper.record.returns,
         "state_updates": _state_updates(captured),
         "state_graphs": captured.wrapper.record.graphs,
+        "call_constants": captured.inputs.constants,
         "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,

@@ -41,6 +41,8 @@ from .operator_support import (
 _NO_GRAD = (
     "gradients, while some of the code runs under torch.no_grad(): call it under torch.no_grad(), or detach there"
 )
+_PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device)
+"""Kinds of arguments that compare by value."""
 _OTHER_CALL = "called with other arguments than the captured call: {names}"
 
 
@@ -48,7 +50,8 @@ class Operator:
     """A PyTorch operator with its contract and its fallback. `call` takes the arguments of `reference`, and so does
     `contract`; those of the backward stand behind the gradients of the results and what it is `given` of the forward,
     by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
-    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants.
+    arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants,
+    `constants` the other arguments of the captured call: strings, sequences, None.
     `returns` arranges results as the original code returns them, in classes whose modules its defaults name.
     `no_grad` says that some of the code runs without gradients, which the reference does not; `code` is the digest of
     the code that was captured."""
@@ -64,6 +67,7 @@ class Operator:
         backward_contract: Callable[..., Contract] | None = None,
         gradients: Sequence[str] = (),
         captured: Mapping[str, Any] | None = None,
+        constants: Mapping[str, Any] | None = None,
         module: ModuleUse | None = None,
         given: Sequence[int] = (),
         n_kept: int = 0,
@@ -76,6 +80,7 @@ class Operator:
         self.call = _results_of(call, n_kept) if n_kept else call
         self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
+        self.constants = dict(constants or {})
         self._not_captured = {
             each: f"{each} is not {value}, the captured value, which gradients need"
             for each, value in self.captured.items()
@@ -229,7 +234,7 @@ class FunctionUse:
     def __init__(self, operator: Operator, original: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
         self._operator, self._original = operator, original
-        self._captured = CapturedArguments(operator.argument_names, original)
+        self._captured = CapturedArguments(operator.argument_names, original, operator.constants)
         self._arranged, self._never = arrangement(operator.returns, original)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
@@ -270,7 +275,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
     use = operator.module
     assert use is not None
     own = getattr(base, use.method)
-    captured = CapturedArguments(use.inputs, own, is_method=True)
+    captured = CapturedArguments(use.inputs, own, operator.constants, is_method=True)
     arranged, never = arrangement(operator.returns, own)
     never = use.why_never(base) or never
 
@@ -311,10 +316,18 @@ def _operator_of(module_name: str) -> Operator:
 
 class CapturedArguments:
     """The arguments of an operator in a call of the code that it replaces. Positions and defaults are that code's own:
-    it may have parameters that were not captured, and defaults other than the captured numbers."""
+    it may have parameters that were not captured, and defaults other than the captured numbers. Of those that the
+    operator does not take, each must be what it was in the captured call: its default, or one of the `constants`."""
 
-    def __init__(self, names: Sequence[str], original: Callable[..., Any], is_method: bool = False) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        original: Callable[..., Any],
+        constants: Mapping[str, Any] | None = None,
+        is_method: bool = False,
+    ) -> None:
         self.names, self.order, self.defaults = tuple(names), tuple(names), {}
+        self.others: dict[str, Any] = {}
         try:
             parameters = [*inspect.signature(original).parameters.values()][is_method:]
         except (TypeError, ValueError):  # code without a signature
@@ -322,9 +335,9 @@ class CapturedArguments:
         known = {_own_name(each.name, names): each for each in parameters}
         if known.keys() >= set(names):
             self.order = tuple([name for name, each in known.items() if each.kind <= each.POSITIONAL_OR_KEYWORD])
-            self.defaults = {
-                name: known[name].default for name in names if known[name].default is not inspect.Parameter.empty
-            }
+            self.defaults = {name: each.default for name, each in known.items() if each.default is not each.empty}
+            others = {**self.defaults, **dict(constants or {})}
+            self.others = {name: value for name, value in others.items() if name not in names}
 
     def of(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return the arguments in the order of `names`, or None for a call with others."""
@@ -336,8 +349,25 @@ class CapturedArguments:
                 return None
             values[name] = value
         known = [values[name] for name in self.names if name in values]
-        fits = len(inputs) <= len(self.order) and len(known) == len(values) == len(self.names)
-        return tuple(known) if fits else None
+        fits = len(inputs) <= len(self.order) and len(known) == len(self.names)
+        return tuple(known) if fits and self._has_captured_others(values) else None
+
+    def _has_captured_others(self, values: Mapping[str, Any]) -> bool:
+        """Return True where arguments that the operator does not take are those of the captured call."""
+        given = [name for name in values if name not in self.names]
+        is_known = len(given) == len(self.others) and all(name in self.others for name in given)
+        return is_known and all(_is_same(values[name], self.others[name]) for name in given)
+
+
+def _is_same(value: Any, captured: Any) -> bool:
+    """Return True for an argument with the captured value; lists count as tuples."""
+    if isinstance(captured, (list, tuple)):
+        is_alike = isinstance(value, (list, tuple)) and len(value) == len(captured)
+        return is_alike and all(_is_same(*pair) for pair in zip(value, captured))
+    if isinstance(captured, dict):
+        is_alike = isinstance(value, dict) and value.keys() == captured.keys()
+        return is_alike and all(_is_same(value[key], captured[key]) for key in captured)
+    return value is captured or (isinstance(captured, _PLAIN) and type(value) is type(captured) and value == captured)
 
 
 def _own_name(parameter: str, names: Sequence[str]) -> str:
