@@ -279,7 +279,7 @@ class RowChooser:
         if filling < 2:
             return self._sharing_many()
         is_open = self.group.column.extent.constant is None
-        is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES
+        is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES or self._is_large()
         values = self._cache_values()[1:] if is_worth_it else ()
         on_chip = (self._sharing_on_chip(filling, held=value == HELD) for value in values)
         return next(filter(None, on_chip), None) or self._sharing_uncached(filling)
@@ -328,7 +328,7 @@ class RowChooser:
         is_kept_anyway = row_bytes <= MAX_CACHED_BYTES_PER_BLOCK or row_bytes * self._n_rows <= L2_BYTES
         if is_kept_anyway or not self.group.stores or not self._is_large() or len(self._kept()) > 1:
             return None
-        for threads, blocks in ((512, 4), (512, 8), (512, 16), (1024, 32), (1024, 64)):
+        for threads, blocks in ((512, 2), (512, 4), (512, 8), (512, 16), (1024, 32), (1024, 64)):
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, self._default_width(), True, blocks)))
             n_bytes = self._kept_per_block(schedule)
             fits = n_bytes >= MIN_GRID_PART_BYTES if schedule.is_grid else n_bytes <= MAX_PART_BYTES
