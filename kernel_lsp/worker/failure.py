@@ -98,7 +98,7 @@ def is_user_file(path: str) -> bool:
     packages and this program, and not synthetic."""
     if _TARGET_FOLDERS and path.startswith(_TARGET_FOLDERS[-1]):
         return True
-    if path.startswith("<") or path.startswith(WORKER_FOLDER + os.sep):
+    if path.startswith(("<", *_PROGRAM_FOLDERS)):
         return False
     if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
         return False
@@ -111,6 +111,10 @@ def remember_target(file: str) -> None:
 
 
 _TARGET_FOLDERS: list[str] = []
+_PROGRAM_FOLDERS = tuple(
+    os.path.join(folder, "") for folder in (WORKER_FOLDER, os.path.join(os.path.dirname(WORKER_FOLDER), "process"))
+)
+"""The worker's folder, and that of the program that confines it and runs it."""
 
 
 def _library_folders() -> tuple[str, ...]:

@@ -50,6 +50,25 @@ def test_detach_stops_the_gradient() -> None:
     assert ops(backward_of(capture_text(text, "f", inputs=[X], backward=True))) == ["mul.Tensor"]
 
 
+MASKED_DATA = "def f(x):\n    y = x * 2\n    y.data.masked_fill_(x > 1, 0.0)\n    return y.softmax(-1)"
+
+
+def test_data_that_is_changed_in_place_is_captured_without_its_backward() -> None:
+    """Autograd does not see the change: the gradient goes through masked elements, too."""
+    task = capture_text(MASKED_DATA, "f", inputs=[X])
+    assert "where.self" in ops(task.forward)
+    assert task.has_no_grad_region
+    with pytest.raises(TargetError, match="changes tensor.data"):
+        capture_text(MASKED_DATA, "f", inputs=[X], backward=True)
+
+
+def test_data_that_is_only_read_stops_the_gradient() -> None:
+    text = "def f(x):\n    return x.data * x"
+    task = capture_text(text, "f", inputs=[X], backward=True)
+    assert ops(backward_of(task)) == ["mul.Tensor"]
+    assert not task.has_no_grad_region
+
+
 def test_the_gradient_of_a_padding_is_a_cut_of_the_outputs_gradient() -> None:
     """The trace asked for the storage offset of a symbolic tensor, which has no number."""
     task = capture_text("def f(x):\n    return F.pad(x, (1, 2))", "f", inputs=[X], backward=True)

@@ -88,3 +88,10 @@ def test_a_long_unrolled_loop_has_few_symbols(n_steps: int, symbolic: list[str])
     task = capture_text(text, "f", inputs=[tensor("x", n_steps, 3, 5)])
     assert [symbol.name for symbol in task.symbols] == symbolic
     assert any("calls" in note for note in task.notes)
+
+
+def test_a_size_that_a_step_needs_is_fixed() -> None:
+    text = "def f(x):\n    y = x @ x.t()\n    y.view(-1)[:: x.shape[0] + 1].fill_(-1)\n    return y.amax(1)"
+    task = capture_text(text, "f", inputs=[tensor("x", 16, 64)])
+    assert [symbol.captured for symbol in task.symbols] == [64]
+    assert any("a kernel needs it as a constant" in note for note in task.notes)

@@ -278,7 +278,7 @@ class Attempt:
     def _backward(self, program: Program, arguments: list[Argument], forward: GraphText) -> BackwardProgram:
         if program.has_no_grad_region:
             raise TargetFailure(
-                "a part of the target runs under torch.no_grad(), which a captured backward cannot tell",
+                "a part of the target runs under torch.no_grad(), or changes tensor.data: a backward cannot tell",
                 file=self._place[0],
                 line=self._place[1],
                 next_step="use .detach() there instead, or run it without --backward",

@@ -24,6 +24,7 @@ from ..failure import TargetFailure, is_user_file
 from ..shipped.operator_settings import attribute
 from ..valid_names import identifier
 from .call_limit import CallLimit
+from .data_attribute import DataIsDetached
 from .decomposed import DECOMPOSED, bags_as_rows
 from .in_place import convert_copied, replace_copies, without_in_place
 from .inputs import CallInputs
@@ -94,6 +95,8 @@ class Record:
     absent: set[str] = field(default_factory=set)
     caches: set[str] = field(default_factory=set)
     graphs: dict[str, list[str]] = field(default_factory=dict)
+    changes_data: bool = False
+    """The code may change a ``tensor.data`` in place, which autograd does not see."""
 
 
 class Wrapper(torch.nn.Module):
@@ -118,10 +121,12 @@ class Wrapper(torch.nn.Module):
         updates = self.record.updates
         before = {path: attribute(callee.owner, path) for path in updates}
         try:
-            with without_side_effects(callee, *self._place, self.record.caches.union(updates)), CallLimit(tensors):
+            caches = self.record.caches.union(updates)
+            with without_side_effects(callee, *self._place, caches), CallLimit(tensors), DataIsDetached() as data:
                 result = callee.call(*positional, **keywords)
                 flat = flatten_outputs(result, *self._place)
                 self.record.returns = returned_form(result, [tensor for _, tensor in flat], *self._place)
+            self.record.changes_data = data.changes_data
         except TargetFailure as problem:
             self.record.problem = problem
             raise
@@ -198,7 +203,7 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
         core,
         _placeholders(functional),
         _mutations(functional),
-        _has_no_grad_region(exported),
+        _has_no_grad_region(exported) or wrapper.record.changes_data,
     )
 
 

@@ -137,11 +137,16 @@ class GraphReader:
     def _require_constants(self, node: Any, op: str) -> None:
         """Raise Inexpressible for a number that depends on sizes and decides what a kernel is. `bias_sizes` of a
         convolution's gradient says the shape of a result alone."""
-        if not is_a(op, "constants"):
+        named = {
+            argument.name: value for argument, value in zip(node.target._schema.arguments, node.args)
+        } | node.kwargs
+        if is_a(op, "constant_steps"):
+            given = [value for name, value in named.items() if name in ("step", "offset")]
+        elif is_a(op, "constants"):
+            given = [value for name, value in named.items() if name != "bias_sizes"]
+        else:
             return
-        named = zip(node.target._schema.arguments, node.args)
-        given = [value for argument, value in named if argument.name != "bias_sizes"]
-        for value in torch.utils._pytree.tree_leaves([given, node.kwargs]):
+        for value in torch.utils._pytree.tree_leaves(given):
             found = value.meta.get("val") if isinstance(value, torch.fx.Node) else value
             if isinstance(found, torch.SymInt) and not is_settled(found):
                 raise Inexpressible(found.node.expr, "a kernel needs it as a constant")

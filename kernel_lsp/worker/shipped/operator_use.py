@@ -39,7 +39,8 @@ from .operator_support import (
 
 
 _NO_GRAD = (
-    "gradients, while some of the code runs under torch.no_grad(): call it under torch.no_grad(), or detach there"
+    "gradients, while some of the code runs under torch.no_grad() or changes tensor.data: "
+    "call it under torch.no_grad(), or detach there"
 )
 _PLAIN = (bool, int, float, str, bytes, torch.dtype, torch.device)
 """Kinds of arguments that compare by value."""
