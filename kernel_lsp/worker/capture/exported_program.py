@@ -29,6 +29,7 @@ from .decomposed import DECOMPOSED, bags_as_rows
 from .in_place import convert_copied, replace_copies, without_in_place
 from .inputs import CallInputs
 from .load import Callee
+from .masks import without_masks
 from .returned import flatten_outputs, returned_form
 from .side_effects import without_side_effects
 
@@ -188,7 +189,8 @@ def export_program(wrapper: Wrapper, inputs: CallInputs, dynamic: frozenset[Dim]
     with quiet(), _user_frames(), eagerly(), shapes_alone():
         exported = torch.export.export(wrapper, tensors, dynamic_shapes=(shapes,) if dynamic else None, strict=False)
         convert_copied(exported.graph_module.graph)
-        needs_tracing = _needs_rewriting(exported) and not without_in_place(exported)
+        is_changed = without_masks(exported)
+        needs_tracing = is_changed or (_needs_rewriting(exported) and not without_in_place(exported))
         functional = exported.run_decompositions({}) if needs_tracing else exported
         if needs_tracing:
             replace_copies(functional.graph_module.graph)

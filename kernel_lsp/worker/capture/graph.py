@@ -137,9 +137,8 @@ class GraphReader:
     def _require_constants(self, node: Any, op: str) -> None:
         """Raise Inexpressible for a number that depends on sizes and decides what a kernel is. `bias_sizes` of a
         convolution's gradient says the shape of a result alone."""
-        named = {
-            argument.name: value for argument, value in zip(node.target._schema.arguments, node.args)
-        } | node.kwargs
+        names = [argument.name for argument in node.target._schema.arguments]
+        named = {**dict(zip(names, node.args)), **node.kwargs}
         if is_a(op, "constant_steps"):
             given = [value for name, value in named.items() if name in ("step", "offset")]
         elif is_a(op, "constants"):
