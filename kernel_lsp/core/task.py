@@ -192,6 +192,9 @@ class Task(Noun):
     """For new values that depend on no parameter: the inputs, and states by path, that they have their graphs from."""
     call_constants: dict[str, str] = {}
     """Arguments of the captured call that no kernel takes, as Python literals: ``{"mode": "'bilinear'"}``."""
+    call_structures: dict[str, str] = {}
+    """Parameters of the code that are no arguments of their own, in Python's syntax over these: ``(rotary_0, 4)`` for a
+    tuple, ``f32[_, 64]`` for a tensor that no kernel reads."""
     counters: dict[str, int] = {}
     """For a module: buffers of one integer, by path, and what a call adds: ``{"bn.num_batches_tracked": 1}``."""
     has_no_grad_region: bool = False
@@ -267,11 +270,13 @@ class AttributeValue(Noun):
 
 class ConstantInput(Noun):
     """An argument that is neither a tensor nor a number, as a Python literal: ``'bilinear'``, ``(5, 5)``,
-    ``torch.float32``. It is a constant of the capture."""
+    ``torch.float32``. It is a constant of the capture, but for the `tensors`, whose names stand for them in a tuple or
+    list: ``(rotary_0, rotary_1)``."""
 
     kind: Literal["constant"] = "constant"
     name: str
     literal: str
+    tensors: tuple[TensorInput, ...] = ()
 
 
 TargetInput = TensorInput | ScalarInput | ConstantInput

@@ -4,7 +4,7 @@ jaxtyping annotations, ``x: Float32[Tensor, "batch 4096"]``.
 Grammar::
 
     pragma := ["init:"] item ("," item)*
-    item   := NAME "=" (tensor | expression | literal | construction)
+    item   := NAME "=" (tensor | tensors | expression | literal | construction)
     tensor := DTYPE "[" [dim ("," dim)*] "]" ["<" expression | "in" "[" expression "," expression ")"]
     dim    := NAME "=" INT | expression
 
@@ -71,11 +71,12 @@ class NumberItem:
 
 @dataclass(frozen=True)
 class ConstantItem:
-    """An input that is neither a tensor nor a number, as a Python literal."""
+    """An input that is neither a tensor nor a number, as a Python literal, with the names of `tensors` in it."""
 
     name: str
     literal: str
     line: int
+    tensors: tuple[TensorItem, ...] = ()
 
 
 @dataclass
@@ -97,6 +98,11 @@ class Pragma:
     def values(self) -> dict[str, NumberItem | ConstantItem]:
         """Return the inputs that are no tensors, by name."""
         return {**self.numbers, **self.constants}
+
+    @property
+    def parts(self) -> list[TensorItem]:
+        """Return the tensors inside of tuples and lists."""
+        return [tensor for each in self.constants.values() for tensor in each.tensors]
 
 
 def parse_pragma(lines: Iterable[PragmaLine]) -> Pragma:
@@ -237,6 +243,8 @@ def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
     tensor = _TENSOR.fullmatch(value)
     if tensor is None and _is_literal(_python(value)):
         pragma.constants[name] = ConstantItem(name, value, line)
+    elif tensor is None and (sequence := _sequence(name, value, line, pragma)) is not None:
+        pragma.constants[name] = sequence
     elif tensor is None:
         number = _number(name, value, line)
         pragma.numbers[name] = NumberItem(name, number, line)
@@ -244,6 +252,43 @@ def _read_item(name: str, value: str, line: int, pragma: Pragma) -> None:
             _set_size(name, number, line, pragma)
     else:
         pragma.tensors[name] = _read_tensor(name, tensor, line, pragma)
+
+
+def _sequence(name: str, value: str, line: int, pragma: Pragma) -> ConstantItem | None:
+    """Return a tuple or list with tensors in it; None for another value. Raises PragmaError."""
+    parts = _parts_within(value)
+    if parts is None or not any(part[:1] in ("(", "[") or _TENSOR.fullmatch(part) for part in parts):
+        return None
+    texts, tensors = list[str](), list[TensorItem]()
+    for position, part in enumerate(parts):
+        inner = f"{name}_{position}"
+        tensor = _TENSOR.fullmatch(part)
+        if tensor is not None:
+            tensors.append(_read_tensor(inner, tensor, line, pragma))
+            texts.append(inner)
+        elif (sequence := _sequence(inner, part, line, pragma)) is not None:
+            tensors += sequence.tensors
+            texts.append(sequence.literal)
+        else:
+            texts.append(part if _is_literal(_python(part)) else repr(_number(inner, part, line)))
+    inside = ", ".join(texts) + ("," if len(texts) == 1 and value[0] == "(" else "")
+    return ConstantItem(name, f"{value[0]}{inside}{value[-1]}", line, tuple(tensors))
+
+
+def _parts_within(value: str) -> list[str] | None:
+    """Return the parts of a tuple or list; None for other values, such as an expression in parentheses."""
+    ends = value[:1] + value[-1:]
+    if ends not in ("()", "[]"):
+        return None
+    depth = 0
+    for position, character in enumerate(value):
+        depth += (character in "([") - (character in ")]")
+        if depth == 0 and position < len(value) - 1:
+            return None
+    parts = [part.strip() for part in split_commas(value[1:-1])]
+    if ends == "()" and len(parts) == 1 and parts[0]:
+        return None
+    return parts if parts[-1] else parts[:-1]
 
 
 def _number(name: str, value: str, line: int) -> Number:

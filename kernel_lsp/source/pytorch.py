@@ -314,7 +314,9 @@ def _sizes_of(inputs: Iterable[TargetInput]) -> list[tuple[object, ...]]:
     return [
         (i.name, i.dtype, i.shape)
         if isinstance(i, TensorInput)
-        else (i.name, i.literal if isinstance(i, ConstantInput) else i.value)
+        else (i.name, i.literal, *_sizes_of(i.tensors))
+        if isinstance(i, ConstantInput)
+        else (i.name, i.value)
         for i in inputs
     ]
 
@@ -372,7 +374,12 @@ def _check_pragma_names(subject: _Subject, pragma: Pragma, items: dict[str, Tens
     if subject.function.args.kwarg is not None:
         return
     names = [parameter.name for parameter in subject.parameters]
-    dims = {name for item in items.values() for part in (*item.dims, *(item.bounds or ())) for name in free_names(part)}
+    dims = {
+        name
+        for item in (*items.values(), *pragma.parts)
+        for part in (*item.dims, *(item.bounds or ()))
+        for name in free_names(part)
+    }
     given: list[TensorItem | NumberItem | ConstantItem] = [*pragma.tensors.values(), *pragma.values.values()]
     for item in given:
         is_size = isinstance(item, NumberItem) and item.name in dims
@@ -396,7 +403,7 @@ def _check_complete(subject: _Subject, pragma: Pragma, items: dict[str, TensorIt
 
 
 def _check_sizes_known(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem]) -> None:
-    for item in items.values():
+    for item in (*items.values(), *pragma.parts):
         unknown = sorted({name for dim in item.dims for name in free_names(dim)} - pragma.sizes.keys())
         if unknown:
             message = f"the dim '{unknown[0]}' of '{item.name}' has no size"
@@ -415,7 +422,9 @@ def _bound_inputs(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem
         elif name in pragma.numbers:
             inputs.append(ScalarInput(name=name, value=pragma.numbers[name].value))
         elif name in pragma.constants:
-            inputs.append(ConstantInput(name=name, literal=pragma.constants[name].literal))
+            constant = pragma.constants[name]
+            parts = tuple(bind_tensor(tensor, pragma.sizes) for tensor in constant.tensors)
+            inputs.append(ConstantInput(name=name, literal=constant.literal, tensors=parts))
     return tuple(inputs)
 
 
@@ -439,7 +448,8 @@ def _unknown(subject: _Subject, pragma: Pragma, message: str, line: int) -> Targ
     else:
         place = "the class" if pragmas and pragmas[0][1].startswith(INIT_PREFIX) else "it"
         places = [f"line {at}" for at, _ in pragmas] if len(pragmas) > 1 else [place]
-        next_step = "\n".join(f"add above {at}: {text}" for at, (_, text) in zip(places, pragmas, strict=True))
+        next_step = "\n".join(f"add above {at}: {text}" for at, (_, text) in zip(places, pragmas, strict=False))
+        next_step = next_step or "give each name in a dim a size: T=512"
     return UnknownInputsError(message, file=subject.source.file, line=line, next_step=next_step, pragmas=pragmas)
 
 

@@ -32,7 +32,8 @@ VERSION_3 = {
     "captured_with": "plan",
     "require": "name types tensors",
     "ModuleUse": "method inputs state settings training modes code tied updates counters graphs",
-    "CudaOperator": "plan reference is_differentiable captured headers module returns no_grad code",
+    "CudaOperator": "plan reference is_differentiable captured constants structures headers module returns no_grad "
+    "code",
     "CudaOperator.__call__": "self arguments",
     "CudaOperator.use": "self original defaults report",
     "CudaOperator.use_in": "self module report",

@@ -307,3 +307,47 @@ def test_a_workspace_that_cannot_be_written_is_named_before_the_program_runs(
     )
     with pytest.raises(EnvironmentProblem, match="cannot be written"):
         write_recording(tmp_path, nothing)
+
+
+STRUCTURED = """
+import torch
+from torch import nn
+
+
+def turned(x, rotary, window, cache):
+    return x * rotary[0] + rotary[1] if cache is None else x
+
+
+class Net(nn.Module):
+    def __init__(self, sizes, kind, width=4):
+        super().__init__()
+
+    def forward(self, x, rotary, ids):
+        return turned(x, rotary, (4, 0), None) + ids[0]
+
+
+net = Net((4, 8), None)
+for _ in range(6):
+    x, ids = torch.ones(2, 4), [torch.arange(4), 1]
+    net(x, (x, x), ids)
+    net(x, (x, x[:1]), ids)
+"""
+
+
+def test_tuples_lists_and_none_are_recorded_as_a_pragma_says_them(tmp_path: Path) -> None:
+    ran = check_same(workspace(tmp_path, structured=STRUCTURED), sys.executable, "structured.py")
+    whole = "x=f32[2, 4], rotary=(f32[2, 4], f32[2, 4]), window=(4, 0), cache=None"
+    part = "x=f32[2, 4], rotary=(f32[2, 4], f32[1, 4]), window=(4, 0), cache=None"
+    assert sorted(ran.configurations("structured.py::turned")) == sorted([(whole, 6), (part, 6)])
+    source = read_target("structured.py::Net", tmp_path)
+    assert source.init_arguments == {
+        "sizes": Construction(call="(4, 8)"),
+        "kind": Construction(call="None"),
+        "width": 4,
+    }
+    assert [each.literal for each in source.inputs or () if isinstance(each, ConstantInput)] == [
+        "(rotary_0, rotary_1)",
+        "[ids_0, 1]",
+    ]
+    ids = [each.tensors[0] for each in source.inputs or () if isinstance(each, ConstantInput)][1]
+    assert ids.integer_range == (0, 4)

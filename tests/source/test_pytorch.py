@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_lsp.core.task import ConstantInput, Construction, TargetInput, TargetSource, TensorInput
+from kernel_lsp.core.task import ConstantInput, Construction, ScalarInput, TargetInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.python_file import parse_python, read_python_file
 from kernel_lsp.source.pytorch import TargetLocation, read_target, targets_in
@@ -707,3 +707,47 @@ def test_inputs_may_be_literals(check) -> None:
 def test_inputs_are_no_names_or_objects(check_error, literal: str) -> None:
     text = f"# kernel-lsp: x=f32[2], act={literal}\ndef f(x, act): pass"
     check_error(text, 1, f"'act={literal}' is neither a tensor such as f32[8, 16] nor a literal", "e.g.")
+
+
+STRUCTURED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    # kernel-lsp: init: sizes=(3, 64), kind=None, names=['a', 'b']
+    def __init__(self, sizes, kind, names):
+        super().__init__()
+
+    # kernel-lsp: x=f32[B=2, T=16, 64], rotary=(f32[1, T, 32], [i64[T] < 10]), window=(16, 0), cache=None, mode="sum"
+    # kernel-lsp: gain=(15 + 1) * 2, one=(True,)
+    def forward(self, x, rotary, window, cache, mode, gain, one, mask=None):
+        return x
+"""
+
+
+def test_arguments_may_be_none_strings_tuples_and_lists(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(STRUCTURED)
+    source = read_target("net.py::Net", tmp_path)
+    given = {each.name: each for each in source.inputs or () if isinstance(each, ConstantInput)}
+    assert {name: each.literal for name, each in given.items()} == {
+        "rotary": "(rotary_0, [rotary_1_0])",
+        "window": "(16, 0)",
+        "cache": "None",
+        "mode": '"sum"',
+        "one": "(True,)",
+    }
+    assert [(each.name, each.shape, each.integer_range) for each in given["rotary"].tensors] == [
+        ("rotary_0", (1, 16, 32), None),
+        ("rotary_1_0", (16,), (0, 10)),
+    ]
+    assert ScalarInput(name="gain", value=32) in (source.inputs or ())
+    texts = {name: each.call for name, each in (source.init_arguments or {}).items() if isinstance(each, Construction)}
+    assert texts == {"sizes": "(3, 64)", "kind": "None", "names": "['a', 'b']"}
+
+
+@pytest.mark.parametrize("value", ["(f32[2], 3x)", "(g32[2], 1)", "(1, 2", "[f32[T2], 1]"])
+def test_a_wrong_part_of_a_tuple_gets_a_clear_line(tmp_path: Path, value: str) -> None:
+    text = f"import torch\n\n# kernel-lsp: x=f32[4], pair={value}\ndef f(x, pair):\n    return x\n"
+    (tmp_path / "f.py").write_text(text)
+    with pytest.raises(TargetError, match="pair"):
+        read_target("f.py::f", tmp_path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.task import ScalarInput, TargetKind, TargetSource, Task, TensorInput
+from kernel_lsp.core.task import ScalarInput, TargetInput, TargetKind, TargetSource, Task, TensorInput
 from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.interpreter import find_python
 from kernel_lsp.process.worker_client import Worker
@@ -40,7 +40,7 @@ def source_of(
     text: str,
     symbol: str,
     *,
-    inputs: list[TensorInput | ScalarInput] | None = None,
+    inputs: list[TargetInput] | None = None,
     file: Path | None = None,
     kind: TargetKind | None = None,
     init: dict[str, Any] | None = None,
@@ -69,7 +69,7 @@ def capture_text(
     text: str,
     symbol: str,
     *,
-    inputs: list[TensorInput | ScalarInput] | None = None,
+    inputs: list[TargetInput] | None = None,
     backward: bool = False,
     **source: Any,
 ) -> Task:

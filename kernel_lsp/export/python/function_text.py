@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
@@ -103,6 +104,22 @@ def module_use(task: Task) -> list[str]:
     ]
     before = f"module={RUNTIME}.ModuleUse("
     return call_of_lines(before, lines, "),", depth=1)
+
+
+def call_structures(task: Task, rename: Callable[[str], str]) -> list[str]:
+    """Print the parameters that are no arguments of the operator. A module's method has the plan's names, a function
+    those of the operator."""
+    texts = task.call_structures
+    return _pairs(texts if is_module(task) else {name: _renamed(text, rename) for name, text in texts.items()})
+
+
+def _renamed(text: str, rename: Callable[[str], str]) -> str:
+    tree = ast.parse(text, mode="eval")
+    dtypes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in dtypes and node.id != "_":
+            node.id = rename(node.id)
+    return ast.unparse(tree.body)
 
 
 def _pairs(values: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.plan import KernelSignature, LaunchPlan, Operation, TensorParameter
 from kernel_lsp.core.task import Task, TaskScalar, TaskTensor
 from kernel_lsp.errors import PlanError, TargetError
-from kernel_lsp.export.python.function_text import is_module, module_use, offered_names, use_function
+from kernel_lsp.export.python.function_text import call_structures, is_module, module_use, offered_names, use_function
 from kernel_lsp.export.python.operation_text import (
     NAMESPACE,
     RUNTIME,
@@ -206,6 +206,8 @@ class OperatorText:
         if constants := self.task.call_constants:
             items = [f"{string_literal(name)}: {value}" for name, value in constants.items()]
             lines += literal("constants={", items, "},", depth=1)
+        if structures := call_structures(self.task, self.forward.rename):
+            lines += literal("structures={", structures, "},", depth=1)
         if is_module(self.task):
             lines += module_use(self.task)
         if self.task.returns:

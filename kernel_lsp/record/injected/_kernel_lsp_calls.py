@@ -13,7 +13,7 @@ import sys
 import time
 import types
 
-from _kernel_lsp_literals import SCALARS, SEQUENCES, literal
+from _kernel_lsp_literals import MAX_PARTS, SCALARS, SEQUENCES, literal
 
 N_FIRST_SAMPLES = 4
 SAMPLE_PERIODS = ((16, 4), (128, 16), (1024, 64), (8192, 256), (1 << 62, 1024))
@@ -38,6 +38,7 @@ MAX_SIGNATURES = 128
 """Maximum signatures kept per target: several may be of one configuration, with arguments by place and by name."""
 NAMED_KINDS = frozenset((*SCALARS, str))
 """Kinds of arguments whose value is part of a signature; of others it is the kind."""
+TENSOR = "{}[{}]"
 DTYPES = {
     "float64": "f64",
     "float32": "f32",
@@ -120,18 +121,18 @@ class Configuration:
         is_default = is_default and literal(target.defaults[name]) == value
         if kind == "tensor":
             dtype, shape = value
-            self.items[name] = "{}[{}]".format(DTYPES[dtype], ", ".join(map(str, shape)))
+            self.items[name] = TENSOR.format(DTYPES[dtype], ", ".join(map(str, shape)))
             if stride is not None:
                 self.layouts[name] = "strides ({})".format(", ".join(map(str, stride)))
         elif is_default and kind not in SCALARS:
             pass
-        elif value is not None:
+        elif value is not None and self._spelled(name, value, False) is not None:
             self.items[name] = value
         else:
             self.opaque.append(name)
 
     def as_json(self, is_last):
-        items = [f"{name}={text}{self._range(name, is_last)}" for name, text in self.items.items()]
+        items = [f"{name}={self._spelled(name, value, is_last)}" for name, value in self.items.items()]
         return {
             "inputs": ", ".join(items),
             "init": self.init[0] if self.init else None,
@@ -141,6 +142,21 @@ class Configuration:
             "grad": self.grad,
             "n_calls": self.n_calls,
         }
+
+    def _spelled(self, name, value, is_last):
+        """Return an argument in the spelling of a pragma; None for a sequence with parts that have none."""
+        if type(value) is str:
+            return value + self._range(name, is_last)
+        kind, entries = value
+        parts = [self._part(entry, is_last) for entry in entries]
+        if None in parts:
+            return None
+        return f"[{', '.join(parts)}]" if kind is list else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+
+    def _part(self, entry, is_last):
+        name, kind, value = entry[:3]
+        text = TENSOR.format(DTYPES[value[0]], ", ".join(map(str, value[1]))) if kind == "tensor" else value
+        return None if text is None else self._spelled(name, text, is_last)
 
     def _range(self, name, is_last):
         """Return ``in [low, high)`` of an integer tensor's seen values; a GPU's are read at the end, which waits."""
@@ -285,6 +301,12 @@ def is_wrapper(function):
     return function.__code__.co_filename == __file__
 
 
+def flattened(args, kwargs):
+    """Return the arguments, with the parts of tuples and lists in their place."""
+    for value in itertools.chain(args, kwargs.values()):
+        yield from value if type(value) in SEQUENCES and len(value) <= MAX_PARTS else (value,)
+
+
 def signature(tensor_types, mode, args, kwargs):
     """Return what a configuration depends on, as a key that takes about a microsecond; None for a sparse tensor."""
     parts = [*mode]
@@ -300,7 +322,10 @@ def signature(tensor_types, mode, args, kwargs):
                 if kind in NAMED_KINDS:
                     parts.append(value)
                 elif isinstance(value, SEQUENCES):
-                    parts.append(literal(value))
+                    text = literal(value)
+                    if text is None and len(value) <= MAX_PARTS:  # of tensors
+                        text = signature(tensor_types, mode[:1], value, None)
+                    parts.append(text)
     except RuntimeError:
         return None
     return tuple(parts)

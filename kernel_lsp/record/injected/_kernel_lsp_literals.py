@@ -49,3 +49,21 @@ def spelled_parts(value, spell):
     if None in parts:
         return None
     return f"[{', '.join(parts)}]" if type(value) is list else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+
+
+def parts_without_literal(name, value):
+    """Return the parts of a sequence that holds other values than literals, such as tensors, each with its name:
+    ``rotary_0``, ``rotary_1``; None for another value."""
+    if type(value) not in SEQUENCES or len(value) > MAX_PARTS or literal(value) is not None:
+        return None
+    return [(f"{name}_{place}", part) for place, part in enumerate(value)]
+
+
+def all_parts(pairs):
+    """Yield values with their names, and in place of a sequence its parts."""
+    for name, value in pairs:
+        parts = parts_without_literal(name, value)
+        if parts is None:
+            yield name, value
+        else:
+            yield from all_parts(parts)

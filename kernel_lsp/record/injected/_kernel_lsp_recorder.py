@@ -28,6 +28,7 @@ from _kernel_lsp_calls import (
     Sample,
     Target,
     Totals,
+    flattened,
     has_compiled,
     is_own_function,
     signature,
@@ -36,7 +37,7 @@ from _kernel_lsp_calls import (
     wrapped_module,
 )
 from _kernel_lsp_imports import Files, Finder
-from _kernel_lsp_literals import literal
+from _kernel_lsp_literals import all_parts, literal, parts_without_literal
 from _kernel_lsp_main import hide_interrupt, watch_main
 from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class
 from _kernel_lsp_spelling import init_of
@@ -313,7 +314,7 @@ class Recorder:
 
     def _enter(self, target, owner, args, kwargs):
         """Count a call; return what counts it, and its tensors. None for a call that is not recorded."""
-        tensors = [value for value in (*args, *kwargs.values()) if self._is_tensor(value)]
+        tensors = [value for value in flattened(args, kwargs) if self._is_tensor(value)]
         if not tensors:
             target.n_misses += not target.n_calls
             return None
@@ -328,7 +329,7 @@ class Recorder:
             if key is not None and target.has_room():
                 target.seen[key] = found
         if found is not target.others and found.n_calls < N_RANGES:
-            for name, value in itertools.chain(zip(target.names, args), kwargs.items()):
+            for name, value in all_parts(itertools.chain(zip(target.names, args), kwargs.items())):
                 self._read_range(found, name, value)
         if tensors[0].is_cuda != self.on_cuda:
             self.on_cuda = not self.on_cuda
@@ -350,7 +351,7 @@ class Recorder:
         training = owner.training if owner is not None else None
         grad = self.grad_enabled()
         if grad:
-            grad = any(getattr(value, "requires_grad", False) for value in (*args, *kwargs.values())) or (
+            grad = any(getattr(value, "requires_grad", False) for value in flattened(args, kwargs)) or (
                 owner is not None and any(parameter.requires_grad for parameter in owner.parameters())
             )
         key = (None if init is None else init[0], training, grad, tuple(entries))
@@ -369,7 +370,8 @@ class Recorder:
         if self._is_tensor(value):
             stride = None if value.is_contiguous() else tuple(value.stride())
             return (name, "tensor", (self.dtypes[value.dtype], tuple(value.shape)), stride)
-        return (name, kind, literal(value))
+        parts = parts_without_literal(name, value)
+        return (name, kind, literal(value) if parts is None else (kind, tuple([self._entry(*pair) for pair in parts])))
 
     def _read_range(self, configuration, name, value):
         if not self._is_tensor(value) or value.is_floating_point() or value.dtype is self.torch.bool:

@@ -313,7 +313,10 @@ _LEFT_OUT = "left out"
 
 def _plain_values(inputs: CallInputs) -> dict[str, Any]:
     """Return the arguments that are no tensors, by name."""
-    return {leaf.name: leaf.value for leaf in inputs.leaves if isinstance(leaf, ScalarLeaf)} | inputs.constants
+    return {leaf.name: leaf.value for leaf in inputs.leaves if isinstance(leaf, ScalarLeaf)} | {
+        **inputs.constants,
+        **inputs.structures,
+    }
 
 
 def _other_types(captured: Captured, built: _Built) -> str:

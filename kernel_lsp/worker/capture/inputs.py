@@ -6,7 +6,9 @@ values.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Union
@@ -76,6 +78,8 @@ class CallInputs:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
     """Arguments that are neither tensors nor numbers, by name, as Python literals."""
+    structures: dict[str, str] = field(default_factory=dict)
+    """Arguments that are tuples or lists of tensors, by name, with the names of the leaves in their place."""
     numbers: dict[str, int | float] = field(default_factory=dict)
     """Values of scalars in place of the given ones, by name; `rebuild` reads them."""
 
@@ -142,12 +146,40 @@ def generated(
     kept = [leaf for leaf in leaves if leaf is not None]
     if not any(isinstance(leaf, TensorLeaf) for leaf in kept):
         raise TargetFailure("get_inputs() returns no tensor", file=loaded.file, next_step="return a list of tensors")
-    return CallInputs(kept, rebuild, fresh, inputs.notes, numbers=numbers)
+    given_by_name = {**dict(zip(_positional_names(call), positional)), **keywords}
+    spelled = {name: _spelled(name, value) for name, value in given_by_name.items()}
+    others = {name: text for name, text in spelled.items() if text is not None and text != identifier(name)}
+    found = [leaf.name for leaf in kept if isinstance(leaf, TensorLeaf)]
+    structures = {name: text for name, text in others.items() if _has_names(text, found)}
+    constants = {name: text for name, text in others.items() if name not in structures and name not in scalars}
+    made = CallInputs(kept, rebuild, fresh, inputs.notes, numbers=numbers)
+    return replace(made, structures=structures, constants=constants)
+
+
+def _has_names(text: str, names: Sequence[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(ast.parse(text, mode="eval")))
+
+
+def _spelled(name: str, value: Any) -> str | None:
+    """Return a value of `get_inputs` in Python, with names for tensors; None for what has no literal."""
+    if isinstance(value, torch.Tensor):
+        return identifier(name)
+    if type(value) in (tuple, list):
+        texts = [_spelled(f"{name}_{position}", part) for position, part in enumerate(value)]
+        if None in texts:
+            return None
+        inside = ", ".join(map(str, texts)) + ("," if len(texts) == 1 and type(value) is tuple else "")
+        return f"({inside})" if type(value) is tuple else f"[{inside}]"
+    is_literal = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+    return repr(value) if is_literal else None
 
 
 def _described(loaded: LoadedFile, described: Sequence[dict[str, Any]], call: Callable[..., Any]) -> CallInputs:
-    leaves = [_described_leaf(entry) for entry in described if entry["kind"] != "constant"]
-    constants = {entry["name"]: entry["literal"] for entry in described if entry["kind"] == "constant"}
+    every = [part for entry in described for part in entry.get("tensors") or [entry]]
+    leaves = [_described_leaf(entry) for entry in every if entry["kind"] != "constant"]
+    given = [entry for entry in described if entry["kind"] == "constant"]
+    constants = {entry["name"]: entry["literal"] for entry in given if not entry.get("tensors")}
+    structures = {entry["name"]: entry["literal"] for entry in given if entry.get("tensors")}
     constant_values = {name: evaluated(loaded.module, text) for name, text in constants.items()}
     by_position = _positional_names(call)
     numbers: dict[str, int | float] = {}
@@ -159,6 +191,7 @@ def _described(loaded: LoadedFile, described: Sequence[dict[str, Any]], call: Ca
             for leaf in leaves
         }
         values.update(constant_values)
+        values.update([(name, _filled(ast.parse(text, mode="eval").body, values)) for name, text in structures.items()])
         leading = []
         for name in by_position:
             if name not in values:
@@ -166,7 +199,15 @@ def _described(loaded: LoadedFile, described: Sequence[dict[str, Any]], call: Ca
             leading.append(values.pop(name))
         return leading, values
 
-    return CallInputs(leaves, rebuild, constants=constants, numbers=numbers)
+    return CallInputs(leaves, rebuild, constants=constants, structures=structures, numbers=numbers)
+
+
+def _filled(node: ast.expr, values: dict[str, Any]) -> Any:
+    """Return the value of a structure, with the tensors that its names stand for, and take these out of `values`."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        parts = [_filled(part, values) for part in node.elts]
+        return tuple(parts) if isinstance(node, ast.Tuple) else parts
+    return values.pop(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _described_leaf(entry: dict[str, Any]) -> Leaf:

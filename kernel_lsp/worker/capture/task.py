@@ -20,6 +20,7 @@ from .inputs import ScalarLeaf, TensorLeaf
 from .modes import method_of, mode_settings, module_code, module_settings, module_ties
 from .reference import ReferenceArgument, ReferencePrinter, compile_reference
 from .side_effects import is_set_first
+from .structures import call_structures
 from .symbols import symbol_of
 from .validation import agrees_at, largest_size_that_holds, smallest_size_that_agrees
 
@@ -54,6 +55,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "state_updates": _state_updates(captured),
         "state_graphs": captured.wrapper.record.graphs,
         "call_constants": captured.inputs.constants,
+        "call_structures": call_structures(captured),
         "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,

@@ -5,6 +5,7 @@ The part below the imports is carried by the shared runtime of operator files an
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
@@ -19,6 +20,7 @@ from .operator_module import ModuleUse
 from .operator_settings import code_digest
 from .operator_support import (
     _CALLS,
+    DTYPES,
     Calls,
     Contract,
     _autograd_in_operator,
@@ -52,7 +54,8 @@ class Operator:
     `contract`; those of the backward stand behind the gradients of the results and what it is `given` of the forward,
     by place among all that the forward returns. Of that the last `n_kept` are no results. `gradients` names the
     arguments whose gradients the backward returns, `captured` the numbers that the reference has in it as constants,
-    `constants` the other arguments of the captured call: strings, sequences, None.
+    `constants` the other arguments of the captured call: strings, sequences, None. `structures` are parameters of the
+    code that are no arguments of their own; `CapturedArguments` has their syntax.
     `returns` arranges results as the original code returns them, in classes whose modules its defaults name.
     `no_grad` says that some of the code runs without gradients, which the reference does not; `code` is the digest of
     the code that was captured."""
@@ -69,6 +72,7 @@ class Operator:
         gradients: Sequence[str] = (),
         captured: Mapping[str, Any] | None = None,
         constants: Mapping[str, Any] | None = None,
+        structures: Mapping[str, str] | None = None,
         module: ModuleUse | None = None,
         given: Sequence[int] = (),
         n_kept: int = 0,
@@ -81,7 +85,7 @@ class Operator:
         self.call = _results_of(call, n_kept) if n_kept else call
         self.given, self.n_kept = tuple(given), n_kept
         self.module, self.captured, self.module_name = module, dict(captured or {}), module_name
-        self.constants = dict(constants or {})
+        self.constants, self.structures = dict(constants or {}), dict(structures or {})
         self._not_captured = {
             each: f"{each} is not {value}, the captured value, which gradients need"
             for each, value in self.captured.items()
@@ -235,13 +239,13 @@ class FunctionUse:
     def __init__(self, operator: Operator, original: Callable[..., Any]) -> None:
         functools.update_wrapper(self, original)
         self._operator, self._original = operator, original
-        self._captured = CapturedArguments(operator.argument_names, original, operator.constants)
+        self._captured = CapturedArguments(operator.argument_names, original, operator.constants, operator.structures)
         self._arranged, self._never = arrangement(operator.returns, original)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         arguments = self._captured.of(inputs, keywords)
         if arguments is None:
-            reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
+            reason = self._captured.other(inputs, keywords)
         else:
             reason = self._never or self._operator.why_not(arguments)
         if not reason:
@@ -276,7 +280,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
     use = operator.module
     assert use is not None
     own = getattr(base, use.method)
-    captured = CapturedArguments(use.inputs, own, operator.constants, is_method=True)
+    captured = CapturedArguments(use.inputs, own, operator.constants, operator.structures, is_method=True)
     arranged, never = arrangement(operator.returns, own)
     never = use.why_never(base) or never
 
@@ -284,7 +288,7 @@ def _method(operator: Operator, base: type) -> Callable[..., Any]:
         arguments = use.arguments(self, captured.of(inputs, keywords))
         reason = never or use.why_not(self)
         if arguments is None:
-            reason = _OTHER_CALL.format(names=_names_of(inputs, keywords))
+            reason = captured.other(inputs, keywords)
         reason = reason or operator.why_not(arguments)
         if not reason:
             return arranged(use.updated(self, operator.call(*arguments), arguments))
@@ -318,15 +322,24 @@ def _operator_of(module_name: str) -> Operator:
 class CapturedArguments:
     """The arguments of an operator in a call of the code that it replaces. Positions and defaults are that code's own:
     it may have parameters that were not captured, and defaults other than the captured numbers. Of those that the
-    operator does not take, each must be what it was in the captured call: its default, or one of the `constants`."""
+    operator does not take, each must be what it was in the captured call: its default, or one of the `constants`.
+
+    `structures` are parameters in Python's syntax over the operator's arguments: ``(rotary_0, rotary_1)`` for a tuple,
+    ``f32[x.shape[0], _, 64]`` for a tensor that no kernel reads, ``_`` being a dim of any size."""
 
     def __init__(
         self,
         names: Sequence[str],
         original: Callable[..., Any],
         constants: Mapping[str, Any] | None = None,
+        structures: Mapping[str, str] | None = None,
         is_method: bool = False,
     ) -> None:
+        self.texts = dict(structures or {})
+        self.structures = {name: _pattern(ast.parse(text, mode="eval").body) for name, text in self.texts.items()}
+        self.arguments = tuple(names)
+        inner = {name for pattern in self.structures.values() for name in _part_names(pattern)}
+        names = [*[name for name in names if name not in inner], *self.structures]
         self.names, self.order, self.defaults = tuple(names), tuple(names), {}
         self.others: dict[str, Any] = {}
         try:
@@ -341,7 +354,39 @@ class CapturedArguments:
             self.others = {name: value for name, value in others.items() if name not in names}
 
     def of(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return the arguments in the order of `names`, or None for a call with others."""
+        """Return the operator's arguments, or None for a call with others."""
+        values = self._by_parameter(inputs, keywords)
+        if values is None or not self._has_captured_others(values):
+            return None
+        found = {name: value for name, value in values.items() if name not in self.structures}
+        return None if self._differing(values, found) else tuple([found[name] for name in self.arguments])
+
+    def other(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+        """Explain what differs in a call with other arguments than the captured ones."""
+        values = self._by_parameter(inputs, keywords)
+        if values is None:
+            return _OTHER_CALL.format(names=_names_of(inputs, keywords))
+        if name := self._differing(values, dict(values)):
+            return f"{name} is not {self.texts[name]}, as in the captured call"
+        for name, captured in self.others.items():
+            if name in values and not _is_same(values[name], captured):
+                return f"{name} is not {captured!r}, as in the captured call"
+        return _OTHER_CALL.format(names=_names_of(inputs, keywords))
+
+    def _differing(self, values: Mapping[str, Any], found: dict[str, Any]) -> str:
+        """Return the first parameter that is not as its structure; note the tensors in structures in `found`."""
+        unread: list[tuple[str, _Unread, Any]] = []
+        for name, pattern in self.structures.items():
+            parts: list[tuple[_Unread, Any]] = []
+            if not _matches(pattern, values[name], found, parts):
+                return name
+            unread += [(name, part, value) for part, value in parts]
+        for name, part, value in unread:
+            if not part.holds(value, found):
+                return name
+        return ""
+
+    def _by_parameter(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any] | None:
         values = {**self.defaults, **dict(zip(self.order, inputs))}
         taken = self.order[: len(inputs)]
         for parameter, value in keywords.items():
@@ -349,9 +394,8 @@ class CapturedArguments:
             if name in taken:
                 return None
             values[name] = value
-        known = [values[name] for name in self.names if name in values]
-        fits = len(inputs) <= len(self.order) and len(known) == len(self.names)
-        return tuple(known) if fits and self._has_captured_others(values) else None
+        fits = len(inputs) <= len(self.order) and all(name in values for name in self.names)
+        return values if fits else None
 
     def _has_captured_others(self, values: Mapping[str, Any]) -> bool:
         """Return True where arguments that the operator does not take are those of the captured call."""
@@ -369,6 +413,71 @@ def _is_same(value: Any, captured: Any) -> bool:
         is_alike = isinstance(value, dict) and value.keys() == captured.keys()
         return is_alike and all(_is_same(value[key], captured[key]) for key in captured)
     return value is captured or (isinstance(captured, _PLAIN) and type(value) is type(captured) and value == captured)
+
+
+class _Part:
+    """A tensor inside of a structure, by the operator's name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Unread:
+    """A tensor that no kernel reads: its dtype and its dims, each a size, None for any, or the argument and dim of
+    which it has the size."""
+
+    def __init__(self, dtype: torch.dtype, dims: Sequence[Any]) -> None:
+        self.dtype, self.dims = dtype, tuple(dims)
+
+    def holds(self, value: Any, arguments: Mapping[str, Any]) -> bool:
+        if not isinstance(value, Tensor) or value.dtype != self.dtype or value.dim() != len(self.dims):
+            return False
+        for size, dim in zip(value.shape, self.dims):
+            if isinstance(dim, tuple):
+                other = arguments.get(dim[0])
+                if not isinstance(other, Tensor) or other.dim() <= dim[1] or other.shape[dim[1]] != size:
+                    return False
+            elif dim is not None and size != dim:
+                return False
+        return True
+
+
+def _pattern(node: ast.expr) -> Any:
+    """Return what `_matches` compares a structure with."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        parts = [_pattern(part) for part in node.elts]
+        return tuple(parts) if isinstance(node, ast.Tuple) else parts
+    if isinstance(node, ast.Subscript):
+        dims = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return _Unread(DTYPES[ast.unparse(node.value)], [_unread_dim(dim) for dim in dims])
+    return _Part(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _unread_dim(node: ast.expr) -> Any:
+    if isinstance(node, ast.Subscript):
+        return ast.unparse(node.value).partition(".")[0], ast.literal_eval(node.slice)
+    return None if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _part_names(pattern: Any) -> list[str]:
+    if isinstance(pattern, (tuple, list)):
+        return [name for part in pattern for name in _part_names(part)]
+    return [pattern.name] if isinstance(pattern, _Part) else []
+
+
+def _matches(pattern: Any, value: Any, found: dict[str, Any], unread: list[tuple[_Unread, Any]]) -> bool:
+    """Check that a value is arranged as the structure. Note the tensors in it, by name and those without."""
+    if isinstance(pattern, _Part):
+        found[pattern.name] = value
+        return True
+    if isinstance(pattern, _Unread):
+        unread.append((pattern, value))
+        return True
+    if isinstance(pattern, (tuple, list)):
+        if type(value) not in (tuple, list) or len(pattern) != len(value):
+            return False
+        return all(_matches(part, each, found, unread) for part, each in zip(pattern, value))
+    return _is_same(value, pattern)
 
 
 def _own_name(parameter: str, names: Sequence[str]) -> str:
