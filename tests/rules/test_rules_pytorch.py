@@ -62,6 +62,9 @@ def test_the_examples_have_no_finding_but_those_judged_right(path: Path) -> None
         "return (x[:, None] - mask[:, None]).sum()",
         "return x[:, None] * mask[None]",
         "names = ['a']\nreturn x if 'a' in names else mask",
+        "if mask:\n    mask = x > -1\n    return x * mask\nreturn x",
+        "if torch.are_deterministic_algorithms_enabled() and x.is_cuda:\n    x = x * 2\nreturn x",
+        "if not isinstance(mask, torch.Tensor):\n    mask = torch.tensor(mask)\nreturn x * mask.sum()",
         "value = self.scale.get('x').item()\nreturn x",
     ],
 )
@@ -94,6 +97,31 @@ def test_a_list_of_tensors_may_be_looped_over() -> None:
 
 def test_chunks_may_be_looped_over() -> None:
     assert in_forward("out = []\nfor part in x.chunk(4):\n    out.append(part)\nreturn torch.cat(out)") == []
+
+
+def test_a_parameter_that_was_assigned_is_a_tensor() -> None:
+    assert in_forward("mask = x.sum() > 0\nif mask:\n    return x\nreturn -x") == ["KL102"]
+    assert in_forward("for _ in range(3):\n    if mask:\n        x = -x\n    mask = x.sum() > 0\nreturn x") == ["KL102"]
+
+
+LOGARITHM = """
+class Actor(nn.Module):
+    def sample(self, x):
+        y = torch.tanh(x)
+        return torch.log(1 - y.pow(2) + 1e-6).sum(1)
+
+actor = Actor()
+for step in range(9):
+    loss = actor.sample(torch.randn(4, 4)).mean()
+    loss.backward()
+"""
+
+
+def test_a_logarithm_logs_nothing() -> None:
+    assert found(LOGARITHM) == []
+    assert "KL105" in found(
+        LOGARITHM.replace("return torch.log(", "logger.log(y.mean()); return (").replace("+ 1e-6", "")
+    )
 
 
 def test_a_value_read_to_the_host_is_no_tensor_any_more() -> None:

@@ -143,13 +143,25 @@ def module_in_forward(scope: Scope) -> Iterator[Hit]:
 )
 def tensor_of_tensor(scope: Scope) -> Iterator[Hit]:
     for call in scope.calls:
-        if scope.dotted(call.func) == "torch.tensor" and len(call.args) == 1 and scope.is_tensor(call.args[0]):
+        is_copy = scope.dotted(call.func) == "torch.tensor" and len(call.args) == 1 and scope.is_tensor(call.args[0])
+        if is_copy and not _is_asked_for_kind(call.args[0], scope):
             fixes: tuple[QuickFix, ...] = ()
             if not call.keywords:
                 text = f"{scope.module.operand(call.args[0])}.detach().clone()"
                 edit = scope.module.replace(call, text)
                 fixes = (QuickFix("Replace with `.detach().clone()`", (edit,), True),)
             yield hit(scope, call, "a tensor is copied through `torch.tensor`, without its gradient", *fixes)
+
+
+def _is_asked_for_kind(node: ast.expr, scope: Scope) -> bool:
+    """Return whether the code around asks if the value is a tensor: ``x if is_tensor(x) else torch.tensor(x)``."""
+    tests = [each.test for each in scope.around(node) if isinstance(each, ast.If | ast.IfExp)]
+    return any(
+        ast.unparse(call.args[0]) == ast.unparse(node)
+        for test in tests
+        for call in nodes_of(test, ast.Call)
+        if call.args and flow.called_name(call) in ("isinstance", "is_tensor")
+    )
 
 
 @declare(

@@ -379,8 +379,12 @@ def _is_in_comprehension(call: ast.Call, scope: Scope) -> bool:
 
 
 def _is_maybe_none(test: ast.expr, scope: Scope) -> bool:
-    """Return whether the condition is a parameter or attribute. Its truth value is often a test for None."""
-    return isinstance(test, ast.Attribute) or (isinstance(test, ast.Name) and test.id not in scope.assigned)
+    """Return whether the condition is a parameter, still as it was given, or an attribute. Its truth value is often a
+    test for None."""
+    if not isinstance(test, ast.Name):
+        return isinstance(test, ast.Attribute)
+    is_given = test.id in scope.parameters and scope.loop_around(test) is None
+    return all(is_given and test.lineno < value.lineno for value in scope.assigned.get(test.id, ()))
 
 
 def _to_host(call: ast.Call, scope: Scope) -> str:

@@ -25,11 +25,14 @@ TENSOR_KINDS = frozenset((Kind.TENSOR, Kind.MASK))
 
 NOT_TENSOR_FUNCTIONS = words(
     """
-    Generator Size Stream Event autocast broadcast_shapes can_cast compile device dtype enable_grad finfo
-    get_default_device get_default_dtype get_num_threads get_rng_state iinfo inference_mode initial_seed
-    is_complex is_floating_point is_grad_enabled is_nonzero is_storage is_tensor layout load manual_seed
-    no_grad numel promote_types result_type save script_if_tracing seed set_default_device set_default_dtype
-    set_grad_enabled set_num_threads set_printoptions set_rng_state set_float32_matmul_precision typename
+    Generator Size Stream Event are_deterministic_algorithms_enabled autocast broadcast_shapes can_cast compile device
+    dtype enable_grad finfo get_default_device get_default_dtype get_deterministic_debug_mode get_device_module
+    get_float32_matmul_precision get_num_threads get_rng_state iinfo inference_mode initial_seed is_anomaly_enabled
+    is_autocast_cache_enabled is_autocast_cpu_enabled is_autocast_enabled is_complex is_conj
+    is_deterministic_algorithms_warn_only_enabled is_distributed is_floating_point is_grad_enabled is_inference
+    is_inference_mode_enabled is_neg is_nonzero is_same_size is_signed is_storage is_tensor is_warn_always_enabled
+    layout load manual_seed no_grad numel promote_types result_type save script_if_tracing seed set_default_device
+    set_default_dtype set_grad_enabled set_num_threads set_printoptions set_rng_state set_float32_matmul_precision typename
     use_deterministic_algorithms vmap equal allclose
     """
 )

@@ -32,7 +32,8 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
         return ".cpu()" if is_read or is_on_device(function.value, scope) else ""
     if function.attr in ("tolist", "item", "numpy") and not call.args:
         return f".{function.attr}()" if is_on_device(function.value, scope) else ""
-    return f"{function.attr}()" if function.attr in _LOGGING and _shows(call, scope) else ""
+    is_logger = function.attr in _LOGGING and not scope.dotted(function).startswith("torch.")
+    return f"{function.attr}()" if is_logger and _shows(call, scope) else ""
 
 
 def is_on_host(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
