@@ -32,8 +32,8 @@ NOT_TENSOR_FUNCTIONS = words(
     is_deterministic_algorithms_warn_only_enabled is_distributed is_floating_point is_grad_enabled is_inference
     is_inference_mode_enabled is_neg is_nonzero is_same_size is_signed is_storage is_tensor is_warn_always_enabled
     layout load manual_seed no_grad numel promote_types result_type save script_if_tracing seed set_default_device
-    set_default_dtype set_grad_enabled set_num_threads set_printoptions set_rng_state set_float32_matmul_precision typename
-    use_deterministic_algorithms vmap equal allclose
+    set_default_dtype set_grad_enabled set_num_threads set_printoptions set_rng_state set_float32_matmul_precision
+    typename use_deterministic_algorithms vmap equal allclose
     """
 )
 """Functions of `torch` that return no tensor. Names in its submodules return none either, except those in
