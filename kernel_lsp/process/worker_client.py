@@ -305,10 +305,11 @@ class Worker:
         answer = await self._conversation.ask(request, deadline_s=deadline_s)
         if isinstance(answer, Overran):
             raise TargetError(
-                f"the file did not finish within {answer.deadline_s:g} s: it hangs, waits for input, or does too much",
+                f"import and capture did not finish within {answer.deadline_s:g} s: the file hangs or does too much",
                 file=source.file,
                 line=source.line,
-                next_step='move work that runs on import under `if __name__ == "__main__":`',
+                next_step='move work that runs on import under `if __name__ == "__main__":`; for a long loop, or '
+                "beside much other work, set KERNEL_LSP_CAPTURE_DEADLINE_S=600, or capture fewer steps",
             )
         if isinstance(answer, Died):
             raise TargetError(

@@ -170,3 +170,51 @@ def in_forward(body: str, parameters: str = "x: Tensor, mask: Tensor") -> tuple[
 
 def codes(found: tuple[RuleFinding, ...]) -> list[str]:
     return [finding.code for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (
+            """
+def exists(value):
+    return value is not None
+
+class M(nn.Module):
+    def __init__(self, n, scale=None, share=0.1):
+        super().__init__()
+        self.scale, self.share = scale, share
+
+    def forward(self, x: Tensor):
+        if exists(self.scale) and not is_chosen(self.share):
+            x = x * self.scale
+        return x + torch.zeros(x.shape, device=x.device)
+
+def is_chosen(share):
+    return random.random() < share
+""",
+            "KL127",
+        ),
+        (
+            """
+def f(x: Tensor):
+    dtype = x.dtype if not torch.is_autocast_enabled() else torch.get_autocast_gpu_dtype()
+    return x.to(dtype) if dtype == torch.float16 else x.to(torch.bfloat16)
+""",
+            "KL102",
+        ),
+        (
+            """
+def f(x: Tensor, latents):
+    if not torch.is_tensor(latents):
+        latents = torch.tensor(latents, device=x.device)
+    scale = x if isinstance(x, Tensor) else torch.tensor(x)
+    return x + latents.unsqueeze(0) * scale
+""",
+            "KL124",
+        ),
+    ],
+)
+def test_questions_of_language_models_code_are_no_tensors(text: str, code: str) -> None:
+    """x-transformers asks `exists(value)` in every forward: six findings in one file."""
+    assert code not in codes(findings("import random\n" + text.lstrip()))

@@ -90,6 +90,7 @@ async def test_a_file_that_hangs() -> None:
         with pytest.raises(TargetError, match="did not finish within 8 s") as caught:
             await worker.capture(source, with_backward=False)
         assert caught.value.file == source.file
+        assert "KERNEL_LSP_CAPTURE_DEADLINE_S" in caught.value.next_step
         assert not worker.is_alive
 
 

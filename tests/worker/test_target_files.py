@@ -399,3 +399,15 @@ def test_the_working_folder_is_the_files_own(tmp_path: Path) -> None:
     text = "SCALE = float(open('scale.txt').read())\n\n\ndef f(x):\n    return x * SCALE"
     task = capture_source(source_of(text, "f", inputs=[tensor("x", 4)], file=tmp_path / "act.py"))
     assert task.forward.nodes[0].arguments[1] == 2.5
+
+
+def test_a_recorded_call_with_another_tensor_is_not_covered() -> None:
+    """Its tensors were paired by their place, and its mask was not seen: `check` said that it was served."""
+    text = "def f(x, mask=None, scale=None):\n    x = x if mask is None else x * mask\n    return x.relu() * scale"
+    x, mask, scale = tensor("x", 8, 16), tensor("mask", 8, 16), tensor("scale", 8, 16)
+    source = source_of(text, "f", inputs=[x, scale])
+    given = {"masked": (x, mask, scale), "plain": (tensor("x", 4, 16), tensor("scale", 4, 16))}
+    others = tuple(InputConfiguration(name=name, inputs=inputs) for name, inputs in given.items())
+    task = capture_source(source.model_copy(update={"configurations": others}))
+    assert [each.name for each in task.configurations] == ["captured", "plain"]
+    assert [(each.name, each.reason) for each in task.uncovered] == [("masked", "'mask' is a tensor there")]

@@ -346,12 +346,13 @@ def _is_size(node: ast.expr, scope: Scope) -> bool:
 
 
 def _makes_mask(call: ast.Call, scope: Scope) -> bool:
-    """Return whether a function of the file, which caches nothing, returns a comparison or a triangle."""
+    """Return whether a function of the file, which caches nothing, returns a comparison of tensors or a triangle."""
     is_cached = any("cache" in ast.unparse(d) for f in flow.callees(call, scope) for d in _decorators(f.node))
     for each, where in flow.origins(call, scope) if call.args and not is_cached else ():
         is_joined = isinstance(each, ast.BinOp) and isinstance(each.op, ast.BitAnd | ast.BitOr)
+        is_compared = isinstance(each, ast.Compare) and where.is_tensor(each)
         is_triangle = isinstance(each, ast.Call) and where.function_name(each) in ("tril", "triu")
-        if where is not scope and (is_joined or is_triangle or isinstance(each, ast.Compare)):
+        if where is not scope and (is_joined or is_triangle or is_compared):
             return True
     return False
 

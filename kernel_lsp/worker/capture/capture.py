@@ -229,6 +229,9 @@ class _Comparison:
         built = other.built
         if built is None:
             return f"it cannot be built: {other.problem}"
+        own_names, names = ({leaf.name for leaf in each.inputs.tensors} for each in (self._first, built))
+        for name in sorted(own_names ^ names):
+            return f"'{name}' is {'a tensor' if name in names else 'no tensor'} there"
         shapes = shapes_of(self._captured, built)
         problem = _misfit(self._captured, shapes) or _other_types(self._captured, built)
         own, theirs = _plain_values(self._first.inputs), _plain_values(built.inputs)

@@ -381,9 +381,11 @@ def _input_mutation(exported: Any, inputs: CallInputs) -> TargetFailure:
                     f"an input is changed in place ({str(node.target).split('.')[1]}); inputs here are {list(names)}",
                     file=place.file if place else None,
                     line=place.line if place else None,
-                    next_step="compute a new tensor instead of changing the input",
+                    next_step="return a new tensor, and copy it into the input where the target is called",
                 )
-    return TargetFailure("an input is changed in place", next_step="compute a new tensor instead")
+    return TargetFailure(
+        "an input is changed in place", next_step="return a new tensor, and copy it where it is called"
+    )
 
 
 def _root(node: Any) -> Any:

@@ -23,7 +23,10 @@ def flatten_outputs(result: Any, file: str, line: int | None) -> list[tuple[str,
     flat = _flatten("", result, file, line)
     if not flat:
         raise TargetFailure(
-            "the target returns no tensor", file=file, line=line, next_step="return a tensor, or a tuple of tensors"
+            "the target returns no tensor",
+            file=file,
+            line=line,
+            next_step="return a tensor, or a tuple of them; of an update in place, as an optimizer's, the new values",
         )
     return flat
 

@@ -46,7 +46,7 @@ class CallKinds:
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "self":
             return self._of_submodule(function.attr)
         head, _, name = dotted.rpartition(".")
-        if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_")):
+        if head == "torch" and name not in NOT_TENSOR_FUNCTIONS and not name.startswith(("_", "is_", "get_", "set_")):
             return Kind.TENSOR if name[:1].islower() else Kind.OTHER
         return Kind.TENSOR if dotted.startswith(TENSOR_NAMESPACES) else Kind.OTHER
 
