@@ -187,3 +187,18 @@ def test_halves_of_rows_that_are_exchanged_are_read_in_packs(width: int, is_whol
     assert ("*packs<4>(x + (is_" in checked.text) == is_whole
     assert "x_run_2" not in checked.text
     assert ("where: D % 4 == 0" in checked.text) == is_whole
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x * torch.tensor([0.299, 0.587, 0.114, 0.5])[:, None]",
+        "x @ torch.tensor([[1.0, 0.0, -1.0], [2.0, 0.0, -2.0], [1.0, 0.0, -1.0]])[:, :2].repeat(11, 1)",
+        "x[torch.tensor([3, 0, 0, 1])] + torch.tensor([True, False, False, True])[:, None]",
+        "torch.minimum(x, torch.tensor([float('inf'), -1.0, 0.5, 1.0])[:, None])",
+    ],
+)
+def test_small_constant_tensors_are_part_of_the_kernels(body: str) -> None:
+    """They were arguments, which no call of the code passes: the operator was never used."""
+    checked = check(f"def f(x): return {body}", inputs=[tensor("x", 4, 33)])
+    assert [argument.name for argument in checked.task.arguments] == ["x"]

@@ -357,10 +357,14 @@ def test_an_infinite_constant_is_json() -> None:
     assert {"float": "-inf"} in arguments
 
 
-def test_a_constant_of_one_element_is_a_node_and_a_larger_one_an_argument() -> None:
+def test_a_small_constant_is_a_node_and_a_larger_one_an_argument() -> None:
     one = capture_text("def f(x):\n    return x * torch.tensor(3.0)", "f", inputs=[X])
     assert one.forward.nodes[0].op == "aten.full.default"
-    many = capture_text("def f(x):\n    return x + torch.tensor([1.0] * 8)", "f", inputs=[X])
+    weights = capture_text("def f(x):\n    return x @ torch.tensor([[0.5, -1.0]] * 8)", "f", inputs=[X])
+    assert (weights.forward.nodes[0].op, weights.tensors[1:]) == ("aten.tensor.default", ())
+    assert weights.forward.nodes[0].arguments == ([0.5, -1.0] * 8,)
+    text = f"def f(x):\n    return x + torch.tensor({[float(n) for n in range(40)]}).view(5, 8).sum(0)"
+    many = capture_text(text, "f", inputs=[X])
     assert [(a.role, a.qualified_name) for a in many.tensors] == [("input", None), ("buffer", None)]
 
 

@@ -314,7 +314,7 @@ class Call:
             return cast(CallerNumber(expression, DType.I64 if type(raw) is int else DType.F64), dtype)
         if isinstance(raw, dict) and "expression" in raw:
             return cast(self._size_arithmetic(parse(str(raw["expression"])), dtype), dtype)
-        return cast(_constant(self.number(position, name, default)), dtype)
+        return cast(constant(self.number(position, name, default)), dtype)
 
     def _caller_number(self, position: int, name: str) -> Expression | None:
         """Return the argument in terms of the caller's numbers; None for a constant."""
@@ -327,7 +327,7 @@ class Call:
         floating = dtype if dtype.is_floating else DType.F64
         match expression:
             case ExpressionConstant(value):
-                return _constant(value)
+                return constant(value)
             case Binary("/", left, right):
                 parts = [cast(self._size_arithmetic(side, floating), floating) for side in (left, right)]
                 return operation("div", floating, *parts)
@@ -417,7 +417,7 @@ def _has_division(expression: Expression) -> bool:
     return False
 
 
-def _constant(value: float | int | bool) -> Constant:
+def constant(value: float | int | bool) -> Constant:
     if isinstance(value, bool):
         return Constant(value, DType.BOOL)
     if isinstance(value, int):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import Index
-from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, index_value
+from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, cast, compare, index_value, select
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
-from kernel_lsp.generate.lowering.builder import RULES, Call, lowers, read
+from kernel_lsp.generate.lowering.builder import RULES, Call, constant, lowers, read
 
 
 @lowers("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "prims.convert_element_type")
@@ -33,6 +33,26 @@ def _filled(call: Call, value: Scalar) -> Tensor:
 def _full(call: Call) -> Tensor:
     position = 2 if "new_full" in call.node.op else 1
     return _filled(call, call.scalar(position, "fill_value", call.dtype()))
+
+
+@lowers("tensor")
+def _literal(call: Call) -> Tensor:
+    """Select each element of a constant tensor by its position, runs of equal ones at once."""
+    dtype, shape = call.dtype(), call.shape()
+    given = [float(each["float"]) if isinstance(each, dict) else each for each in call.raw(0, "data")]
+    numbers = [cast(constant(number), dtype) for number in given]
+    ends = [end for end in range(1, len(numbers)) if numbers[end] != numbers[end - 1]]
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        position: Index = as_index(0)
+        for at, size in zip(index, shape, strict=True):
+            position = position * size + at
+        found = numbers[-1]
+        for end in reversed(ends):
+            found = select(compare("lt", index_value(position), Constant(end, DType.I64)), numbers[end - 1], found)
+        return found
+
+    return call.builder.pointwise(dtype, shape, element)
 
 
 @lowers("zeros", "zeros_like", "new_zeros")

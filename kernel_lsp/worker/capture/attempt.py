@@ -36,8 +36,9 @@ from .symbols import (
 )
 from .validation import agrees_at
 
-MAX_INLINE_CONSTANT = 1
-"""A constant tensor of one element becomes a `full` node; a larger one becomes an argument."""
+MAX_INLINE_CONSTANT = 32
+"""Maximum elements of a constant tensor that is part of the graph: an element of it is a chain of as many selections. A
+larger one is an argument, which no call of the code passes."""
 MAX_UPDATES = 64
 """Maximum tensors of a module's state that a call may update: each is a result of the operator."""
 

@@ -84,7 +84,7 @@ class GraphReader:
 
     def _placeholder(self, node: Any) -> None:
         if node.name in self._constants:
-            self._nodes.append(_full_node(node.name, self._constants[node.name]))
+            self._nodes.append(_constant_node(node.name, self._constants[node.name]))
             self._values[node.name] = Value(node.name)
         elif node.name in self._arguments:
             self._values[node.name] = Value(self._arguments[node.name])
@@ -308,13 +308,17 @@ def _as_json(number: float) -> Any:
     return number if math.isfinite(number) else {"float": str(number)}
 
 
-def _full_node(name: str, value: torch.Tensor) -> dict[str, Any]:
+def _constant_node(name: str, value: torch.Tensor) -> dict[str, Any]:
+    """Return the node of a constant tensor: `full` where its elements are equal, else `tensor` of all of them in
+    order."""
     dtype = PLAN_NAMES[value.dtype]
     shape = [str(size) for size in value.shape]
+    numbers = [_as_json(number) for number in value.reshape(-1).tolist()]
+    is_full = all(number == numbers[0] for number in numbers)
     return {
         "name": name,
-        "op": "aten.full.default",
-        "arguments": [list(value.shape), _as_json(value.reshape(-1)[0].item())],
+        "op": "aten.full.default" if is_full else "aten.tensor.default",
+        "arguments": [list(value.shape), numbers[0]] if is_full else [numbers],
         "keywords": {"dtype": {"dtype": dtype}},
         "scalars": {},
         "types": [{"dtype": dtype, "shape": shape}],
