@@ -164,7 +164,7 @@ def split_commas(text: str) -> list[str]:
             parts.append(text[start:position])
             start = position + 1
         else:
-            depth += (character in "([") - (character in ")]")
+            depth += (character in "([{") - (character in ")]}")
     return [*parts, text[start:]]
 
 

@@ -319,14 +319,14 @@ def turned(x, rotary, window, cache):
 
 
 class Net(nn.Module):
-    def __init__(self, sizes, kind, width=4):
+    def __init__(self, sizes, kind, labels, width=4):
         super().__init__()
 
     def forward(self, x, rotary, ids):
         return turned(x, rotary, (4, 0), None) + ids[0]
 
 
-net = Net((4, 8), None)
+net = Net((4, 8), None, {0: "no", 1: "yes"})  # as configurations of transformers have
 for _ in range(6):
     x, ids = torch.ones(2, 4), [torch.arange(4), 1]
     net(x, (x, x), ids)
@@ -343,6 +343,7 @@ def test_tuples_lists_and_none_are_recorded_as_a_pragma_says_them(tmp_path: Path
     assert source.init_arguments == {
         "sizes": Construction(call="(4, 8)"),
         "kind": Construction(call="None"),
+        "labels": Construction(call="{0: 'no', 1: 'yes'}"),
         "width": 4,
     }
     assert [each.literal for each in source.inputs or () if isinstance(each, ConstantInput)] == [

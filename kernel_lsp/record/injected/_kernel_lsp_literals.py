@@ -41,7 +41,7 @@ def spelled_parts(value, spell):
     if len(value) > MAX_PARTS:
         return None
     if type(value) is dict:
-        keys = [literal(key) if type(key) is str else None for key in value]
+        keys = [literal(key) if type(key) is str or (type(key) is int and key >= 0) else None for key in value]
         parts = [spell(part) for part in value.values()]
         pairs = [f"{key}: {part}" for key, part in zip(keys, parts)]
         return None if None in keys or None in parts else f"{{{', '.join(pairs)}}}"
