@@ -7,7 +7,7 @@ symbols, in text form. `kernel_lsp.worker` emits exactly this as JSON; it cannot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from pydantic import field_validator
@@ -280,6 +280,19 @@ class ConstantInput(Noun):
 
 
 TargetInput = TensorInput | ScalarInput | ConstantInput
+
+
+def identities(inputs: Iterable[TargetInput]) -> list[tuple[object, ...]]:
+    """Return the dtypes, shapes, numbers and literals by name, which identify a configuration."""
+    return [_identity(each) for each in inputs]
+
+
+def _identity(given: TargetInput) -> tuple[object, ...]:
+    if isinstance(given, TensorInput):
+        return given.name, given.dtype, given.shape
+    if isinstance(given, ScalarInput):
+        return given.name, given.value
+    return given.name, given.literal, *identities(given.tensors)
 
 
 class Construction(Noun):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from kernel_lsp.core.task import (
     TargetInput,
     TargetKind,
     TargetSource,
-    TensorInput,
+    identities,
 )
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.source.inference.pragma_proposal import (
@@ -50,7 +50,7 @@ from kernel_lsp.source.python_file import (
     read_python_file,
     target_digest,
 )
-from kernel_lsp.source.recorded import recorded_target
+from kernel_lsp.source.recorded import recorded_target, unstated_argument
 from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
@@ -271,7 +271,7 @@ def _describe(subject: _Subject) -> TargetSource:
         init_arguments = usual.init_arguments
     if usual is not None and is_recorded and pragma.init is None and not subject.defines("get_init_inputs"):
         init_arguments = usual.init_arguments  # also of a constructor that the text does not show, or needs none
-    own = _sizes_of(inputs or ()), init_arguments
+    own = identities(inputs or ()), init_arguments
     return TargetSource(
         target=subject.target,
         file=str(subject.path),
@@ -282,7 +282,7 @@ def _describe(subject: _Subject) -> TargetSource:
         parameters=tuple(parameter.name for parameter in subject.parameters),
         inputs=inputs,
         init_arguments=init_arguments,
-        configurations=tuple(c for c in recorded if (_sizes_of(c.inputs), c.init_arguments) != own),
+        configurations=tuple(c for c in recorded if (identities(c.inputs), c.init_arguments) != own),
         inputs_are_recorded=is_recorded,
         has_get_inputs=subject.defines("get_inputs"),
         has_get_init_inputs=subject.defines("get_init_inputs"),
@@ -302,23 +302,11 @@ def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
             inputs, init_arguments = _inputs(subject, pragma), _init_arguments(subject, pragma)
         except (PragmaError, TargetError):
             continue  # the code has changed since the recording
-        key = _sizes_of(inputs or ()), init_arguments
+        key = identities(inputs or ()), init_arguments
         if not found.opaque and inputs and key not in known and len(known) < MAX_RECORDED:
             known.append(key)
             name = f"recorded {found.inputs}"
             yield InputConfiguration(name=name, inputs=inputs, init_arguments=init_arguments)
-
-
-def _sizes_of(inputs: Iterable[TargetInput]) -> list[tuple[object, ...]]:
-    """Return the dtypes, shapes, numbers and literals by name, which identify a configuration."""
-    return [
-        (i.name, i.dtype, i.shape)
-        if isinstance(i, TensorInput)
-        else (i.name, i.literal, *_sizes_of(i.tensors))
-        if isinstance(i, ConstantInput)
-        else (i.name, i.value)
-        for i in inputs
-    ]
 
 
 def _read_pragma(subject: _Subject) -> Pragma:
@@ -433,6 +421,8 @@ def _no_shapes(subject: _Subject, pragma: Pragma) -> TargetError:
     lost = subject.source.lost_pragma_above(subject.function)
     if lost is not None and not pragma.says_inputs:
         message += f": line {lost} must begin with `# kernel-lsp:`, with no empty line below"
+    elif unstated := unstated_argument(subject.path, subject.symbol.removesuffix(".forward")):
+        message += f": recorded, but a pragma cannot state '{unstated}'"
     return _unknown(subject, pragma, message, subject.function.lineno)
 
 

@@ -44,6 +44,13 @@ def recorded_target(file: Path, symbol: str) -> RecordedTarget | None:
     return recording.targets.get(f"{name}::{symbol}")
 
 
+def unstated_argument(file: Path, symbol: str) -> str:
+    """Return the first argument that no pragma can state of the recorded calls of a symbol; empty where one can."""
+    found = recorded_target(file, symbol)
+    calls = found.configurations if found is not None else ()
+    return calls[0].opaque[0] if calls and all(each.opaque for each in calls) else ""
+
+
 def check_recording_can_be_written(workspace: Path) -> None:
     """Raise EnvironmentProblem where `write_recording` would, so that it is known before the program runs."""
     folder = recording_file(workspace).parent

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kernel_lsp.core.task import TargetSource, TensorInput
+from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import write_recording
 from tests.record.programs import MODEL, recording_of, workspace
@@ -54,3 +57,15 @@ def test_a_constructor_of_another_file_or_of_defaults_alone_has_the_recorded_arg
 
 def test_what_no_longer_fits_the_code_is_left_out(tmp_path: Path) -> None:
     check(read(tmp_path, "rms_norm", "y=f32[8, 32]", SMALL, "x=f32[", "x=f32[2, 2]"), (3, 32))
+
+
+def test_a_recorded_call_that_no_pragma_states_says_which_argument_it_is(tmp_path: Path) -> None:
+    """It said that the shapes were unknown, and to record the program, which had been done."""
+    read(tmp_path, "rms_norm", BIG)
+    recording = recording_of(model__rms_norm={"inputs": (BIG,)})
+    target = recording.targets["model.py::rms_norm"]
+    unstated = target.configurations[0].model_copy(update={"opaque": ("cache",)})
+    targets = {"model.py::rms_norm": target.model_copy(update={"configurations": (unstated,)})}
+    write_recording(tmp_path, recording.model_copy(update={"targets": targets}))
+    with pytest.raises(TargetError, match="recorded, but a pragma cannot state 'cache'"):
+        read_target("model.py::rms_norm", tmp_path)
