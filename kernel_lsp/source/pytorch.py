@@ -402,8 +402,9 @@ def _bound_inputs(subject: _Subject, pragma: Pragma, items: dict[str, TensorItem
     inputs: list[TargetInput] = []
     names = [parameter.name for parameter in subject.parameters]
     if subject.function.args.kwarg is not None:
-        names += [name for name in pragma.tensors if name not in names]
         items = {**pragma.tensors, **items}
+        sizes = {name for item in (*items.values(), *pragma.parts) for dim in item.dims for name in free_names(dim)}
+        names += [name for name in (*pragma.tensors, *pragma.values) if name not in {*names, *sizes}]
     for name in names:
         if name in items:
             inputs.append(bind_tensor(items[name], pragma.sizes))

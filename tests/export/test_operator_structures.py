@@ -27,7 +27,7 @@ class Turned(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 4)
 
-    def forward(self, x, rotary, window, cache, mask=None):
+    def forward(self, x, rotary, window, cache, mask=None, **more):
         cos, sin = rotary
         y = self.layer(x) * cos + x * sin
         return y * window[0] if cache is None else y + cache
@@ -63,22 +63,23 @@ BY_KERNELS = "this device has no kernels"
 
 def test_a_module_takes_a_tuple_of_tensors_and_literals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     window, cache = (ConstantInput(name="window", literal="(5, 0)"), ConstantInput(name="cache", literal="None"))
-    inputs = [sized("x", 2, 3, 4), ROTARY, window, cache]
+    inputs = [sized("x", 2, 3, 4), ROTARY, window, cache, sized("ids", 1, 3, dtype="i64"), number("flag", False)]
     operator, file, reasons = loaded(tmp_path, monkeypatch, ATTENTION, "Turned", inputs)
     module = file.Turned()
     x, cos, sin = torch.randn(2, 3, 4), torch.randn(3, 4), torch.randn(3, 4)
+    more = {"ids": torch.arange(3)[None], "flag": False}
     wanted = module(x, (cos, sin), (5, 0), None), module(x, (cos, sin), (7, 0), None), module(x, (cos, sin), (5, 0), x)
     used = operator.use_turned(module)
-    assert torch.allclose(used(x, (cos, sin), (5, 0), None), wanted[0])
-    assert torch.allclose(used(x, rotary=(cos, sin), cache=None, window=(5, 0)), wanted[0])
+    assert torch.allclose(used(x, (cos, sin), (5, 0), None, **more), wanted[0])
+    assert torch.allclose(used(x, rotary=(cos, sin), cache=None, window=(5, 0), **more), wanted[0])
     assert reasons() == {BY_KERNELS: 2}
-    assert torch.allclose(torch.compile(used, backend="eager")(x, (cos, sin), (5, 0), None), wanted[0])
-    assert torch.allclose(used(x, (cos, sin), (7, 0), None), wanted[1])
-    assert torch.allclose(used(x, [cos, sin], [5, 0], None), wanted[0])
-    assert torch.allclose(used(x, (cos, sin), (5, 0), x), wanted[2])
-    assert torch.allclose(used(x, (cos, sin), (5, 0), None, x), wanted[0])
+    assert torch.allclose(torch.compile(used, backend="eager")(x, (cos, sin), (5, 0), None, **more), wanted[0])
+    assert torch.allclose(used(x, (cos, sin), (7, 0), None, **more), wanted[1])
+    assert torch.allclose(used(x, [cos, sin], [5, 0], None, **more), wanted[0])
+    assert torch.allclose(used(x, (cos, sin), (5, 0), x, **more), wanted[2])
+    assert torch.allclose(used(x, (cos, sin), (5, 0), None, x, **more), wanted[0])
     with pytest.raises(ValueError, match="unpack"):
-        used(x, (cos,), (5, 0), None)
+        used(x, (cos,), (5, 0), None, **more)
     others = {reason: n for reason, n in reasons().items() if reason != BY_KERNELS}
     assert others == {
         "window is not (5, 0), as in the captured call": 1,

@@ -751,3 +751,9 @@ def test_a_wrong_part_of_a_tuple_gets_a_clear_line(tmp_path: Path, value: str) -
     (tmp_path / "f.py").write_text(text)
     with pytest.raises(TargetError, match="pair"):
         read_target("f.py::f", tmp_path)
+
+
+def test_arguments_behind_keywords_are_inputs_and_sizes_are_not(tmp_path: Path) -> None:
+    text = "# kernel-lsp: x=f32[T, 4], T=8, flag=False, mode='sum'\ndef f(x, **more):\n    return x\n"
+    (tmp_path / "f.py").write_text(text)
+    assert [each.name for each in read_target("f.py::f", tmp_path).inputs or ()] == ["x", "flag", "mode"]

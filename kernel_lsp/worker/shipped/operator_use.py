@@ -347,7 +347,7 @@ class CapturedArguments:
         except (TypeError, ValueError):  # code without a signature
             return
         known = {_own_name(each.name, names): each for each in parameters}
-        if known.keys() >= set(names):
+        if known.keys() >= set(names) or any(each.kind is each.VAR_KEYWORD for each in parameters):
             self.order = tuple([name for name, each in known.items() if each.kind <= each.POSITIONAL_OR_KEYWORD])
             self.defaults = {name: each.default for name, each in known.items() if each.default is not each.empty}
             others = {**self.defaults, **dict(constants or {})}
