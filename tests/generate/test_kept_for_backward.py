@@ -93,6 +93,17 @@ def test_a_softmax_is_taken_as_it_was_returned() -> None:
     assert "expf(" not in gradients(checked.text)
 
 
+@pytest.mark.parametrize(("activation", "is_taken"), [("relu", False), ("sigmoid", True)])
+def test_a_normalized_result_of_few_operations_is_found_again(activation: str, *, is_taken: bool) -> None:
+    checked = check(
+        f"def f(x, weight, bias): return F.batch_norm(x, None, None, weight, bias, training=True).{activation}()",
+        inputs=[tensor("x", 6, 5, 8, 8), tensor("weight", 5), tensor("bias", 5)],
+        backward=True,
+    )
+    assert ("out" in taken(checked.plan)) == is_taken
+    assert {"mean", "rstd"} <= taken(checked.plan)
+
+
 def test_a_product_is_taken_where_it_is_a_result() -> None:
     inputs = [tensor("x", 33, 40), tensor("weight", 24, 40), tensor("bias", 24)]
     text = "def f(x, weight, bias): return torch.relu(F.linear(x, weight, bias))"

@@ -84,9 +84,9 @@ def test_weight_gradients_take_register_tiles_where_their_parts_fill_the_gpu() -
     assert "deal_sums" in text
 
 
-@pytest.mark.parametrize(("n_terms", "tile"), [(128, "4x8"), (1600, "8x8")])
-def test_many_results_of_few_terms_have_small_tiles(n_terms: int, tile: str) -> None:
-    inputs = [tensor("x", 64, n_terms), tensor("w", 128, n_terms), tensor("b", 128)]
+@pytest.mark.parametrize(("n_rows", "n_terms", "tile"), [(64, 128, "4x8"), (64, 1600, "8x4"), (256, 1600, "8x8")])
+def test_results_of_few_terms_or_few_results_have_small_tiles(n_rows: int, n_terms: int, tile: str) -> None:
+    inputs = [tensor("x", n_rows, n_terms), tensor("w", 128, n_terms), tensor("b", 128)]
     program = plan_text(LINEAR, inputs=inputs)
     assert program.realize({"f.addmm.contraction": "register_tiles"}).schedule["f.sums"] == tile
 

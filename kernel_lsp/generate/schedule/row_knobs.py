@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -295,13 +296,13 @@ class RowChooser:
             return None
         if (is_open and not self._is_large()) or self._is_read_once() or self._default_block().cached:
             return None
-        threads, most = 512, MAX_CACHED_BYTES_PER_BLOCK // 2
+        threads, limits = 512, (MAX_CACHED_BYTES_PER_BLOCK // 2, MAX_PART_BYTES)
         if self.takes_exponentials():  # small blocks: some compute while others load
             is_slower = bool(find_pairs(self.group)) if self.group.stores else self._takes("log")
             if min(access.dtype.itemsize for access in self._kept()) < 4 or is_slower:
                 return None
-            threads, most = 256 if self.group.stores else 128, most // 2
-        for blocks in (2, 4, PORTABLE_CLUSTER):
+            threads, limits = 256 if self.group.stores else 128, (MAX_CACHED_BYTES_PER_BLOCK // 4,)
+        for most, blocks in itertools.product(limits, (2, 4, PORTABLE_CLUSTER)):
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, self._default_width(), True, blocks)))
             if self._is_possible(schedule) and self._kept_per_block(schedule) <= most:
                 return schedule
@@ -316,8 +317,8 @@ class RowChooser:
                 continue
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks, held=held)))
             # Blocks of 512 threads allow two per SM: the second loads while the first waits.
-            is_half = self._kept_per_block(schedule) <= MAX_CACHED_BYTES_PER_BLOCK // 2
-            if self._is_possible(schedule) and (threads > 512 or is_half or held):
+            allows_two = self._kept_per_block(schedule) <= MAX_PART_BYTES
+            if self._is_possible(schedule) and (threads > 512 or allows_two or held):
                 return schedule
         return None
 
@@ -407,12 +408,8 @@ class RowChooser:
     def _default_width(self) -> int:
         """Return 16 bytes' worth of the widest element of a row, where no contract is needed or the row tensors are
         large."""
-        fitting = [
-            width
-            for width in self.widths()
-            if self.widest * width <= MAX_PACK_BYTES and (divides(width, self.group.column.extent) or self._is_large())
-        ]
-        return max(fitting, default=1)
+        in_a_load = (width for width in self.widths() if self.widest * width <= MAX_PACK_BYTES)
+        return max((w for w in in_a_load if divides(w, self.group.column.extent) or self._is_large()), default=1)
 
     @property
     def _n_rows(self) -> int:

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
+from kernel_lsp.generate.fusion.graph import COSTLY, live_tensors, scalars_of
 from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, rewrite, transformed
+from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes, rewrite, transformed
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
@@ -152,8 +152,8 @@ class _Finder:
         return n_rows > 1 and any(n > n_rows and n % n_rows == 0 for n in self._line_sums)
 
     def _is_worth(self, tensor: Tensor, equal: Tensor) -> bool:
-        """Return True for a result that the gradients read, as PyTorch saves it, where that spares a reduction or a
-        second input; for few values behind a reduction; and for products, where they may be kept."""
+        """Return True for a result that the gradients read, as PyTorch saves it, unless finding it again is cheap;
+        for few values behind a reduction; and for products, where they may be kept."""
         n_elements = self._workload.size(tensor.n_elements)
         reductions, n_inputs = self._behind[tensor]
         if isinstance(tensor.definition, Buffer):
@@ -161,10 +161,37 @@ class _Finder:
         if is_place_in_window(tensor):
             return n_elements * MIN_SHARE <= self._bytes_of_largest and _reads_inputs(tensor)
         if equal in self._results:
-            return tensor in self._direct and (bool(reductions) or n_inputs > 1)
+            return tensor in self._direct and (n_inputs > 1 or (reductions and not self._is_found_again(tensor)))
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
         return self._level == PRODUCTS and _n_terms(tensor, self._workload) is not None
+
+    def _is_found_again(self, result: Tensor) -> bool:
+        """Return True for a result that takes a few operations on kept values of rows and on what the gradients read
+        anyway: batch norm and a ReLU in training then move 4 tensors in the backward instead of 5."""
+        pending, inputs = [result], set[Tensor]()
+        while pending:
+            scalars = scalars_of(pending.pop().definition)
+            if any(
+                isinstance(node, Loop) or (isinstance(node, Operation) and node.name in COSTLY)
+                for node in nodes(*scalars)
+            ):
+                return False
+            for tensor in {access.tensor for access in accesses(*scalars)}:
+                if isinstance(tensor.definition, Buffer):
+                    inputs.add(tensor)
+                elif not self._is_kept_value(tensor):
+                    if isinstance(tensor.definition, Reduction):
+                        return False
+                    pending.append(tensor)
+        n_elements = self._workload.size(result.n_elements)
+        large = {each for each in inputs if self._workload.size(each.n_elements) * MIN_SHARE > n_elements}
+        return large.issubset(live_tensors(self._outputs, {result: Buffer()}))
+
+    def _is_kept_value(self, tensor: Tensor) -> bool:
+        """Return True for the values of rows that the forward keeps and that are no results."""
+        equal = self._equal[tensor]
+        return equal is not None and equal not in self._results and self._is_worth(tensor, equal)
 
 
 def _with_common_taps(scalar: Scalar) -> Scalar:
