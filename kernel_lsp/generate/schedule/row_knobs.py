@@ -296,12 +296,12 @@ class RowChooser:
             return None
         if (is_open and not self._is_large()) or self._is_read_once() or self._default_block().cached:
             return None
-        threads, limits = 512, (MAX_CACHED_BYTES_PER_BLOCK // 2, MAX_PART_BYTES)
+        threads, limits = 512, [MAX_CACHED_BYTES_PER_BLOCK // 2, MAX_PART_BYTES]
         if self.takes_exponentials():  # small blocks: some compute while others load
             is_slower = bool(find_pairs(self.group)) if self.group.stores else self._takes("log")
             if min(access.dtype.itemsize for access in self._kept()) < 4 or is_slower:
                 return None
-            threads, limits = 256 if self.group.stores else 128, (MAX_CACHED_BYTES_PER_BLOCK // 4,)
+            threads, limits = 256 if self.group.stores else 128, [MAX_CACHED_BYTES_PER_BLOCK // 4]
         for most, blocks in itertools.product(limits, (2, 4, PORTABLE_CLUSTER)):
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, self._default_width(), True, blocks)))
             if self._is_possible(schedule) and self._kept_per_block(schedule) <= most:
