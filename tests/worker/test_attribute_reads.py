@@ -146,6 +146,29 @@ def test_what_the_code_runs_without_is_a_setting_while_it_is_absent(
     assert module_settings(module) == {"shift.a": 1, **absent}
 
 
+CONFIGURATION = """class Config:
+    def __init__(self):
+        self.width, self.kind = 64, "eager"
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+"""
+
+
+@pytest.mark.parametrize(("body", "is_read"), [("x * self.scale", False), ("x * self.config.width", True)])
+def test_a_configuration_counts_where_the_code_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, *, is_read: bool
+) -> None:
+    settings_of(tmp_path, monkeypatch, f"def forward(self, x):\n        return {body}")
+    module = importlib.import_module(f"module_of_reads_{next(NUMBERS) - 1}").Scaled()
+    space: dict[str, Any] = {"__name__": type(module).__module__}
+    exec(compile(CONFIGURATION, "config.py", "exec"), space)
+    module.config = space["Config"]()
+    found = module_settings(module)
+    assert ("config.kind" in found) == is_read
+    assert ("layer_id" in found) == is_read, "__getattribute__ may read every attribute"
+
+
 def test_hooks_and_functions_that_a_module_holds_are_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "def forward(self, x):\n        return self.act(x)"
     settings_of(tmp_path, monkeypatch, body)

@@ -34,6 +34,8 @@ INSTALLED = ("site-packages", "dist-packages")
 """Folders of installed packages: functions that the user's code names are read there, and not followed."""
 CALLED_BY_TORCH = ("forward", "backward", "setup_context", "__call__")
 """Methods that torch calls for the user's code."""
+HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))
+"""Attributes of every module whose functions torch calls."""
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 NEVER_CALLED = frozenset(
     "__init_subclass__ __class_getitem__ __repr__ __str__ __del__ __reduce__ __reduce_ex__ __getstate__ __setstate__ "
@@ -103,20 +105,22 @@ def names_read(parts: list[Any], method: str) -> NamesRead:
         reader.offer_class(type(part), is_module=isinstance(part, torch.nn.Module))
         for name, value in vars(part).items():
             if name not in ("_parameters", "_buffers", "_modules"):
-                reader.follow_held(value)
-    for name in (method, *CALLED_BY_TORCH):
+                reader.offer_held(name, value)
+    for name in (method, *CALLED_BY_TORCH, *HOOKS):
         reader.read(name)
     reader.run()
     return reader.found
 
 
 class _Reader:
-    """Follows code. Members of classes wait under their names until code that runs has these."""
+    """Follows code. Members of classes, and what attributes hold, wait under their names until code that runs has
+    these."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.found = NamesRead()
         self._packages = {_package(kind.__module__) for part in parts for kind in type(part).__mro__}
         self._waiting: dict[str, list[Any]] = {}
+        self._held: dict[str, list[Any]] = {}
         self._todo: list[types.FunctionType] = []
         self._seen: dict[int, Any] = {}
 
@@ -135,6 +139,8 @@ class _Reader:
             self.found.is_decided &= name not in READ_ALL
             for value in self._waiting.pop(name, ()):
                 self.follow(value)
+            for value in self._held.pop(name, ()):
+                self.follow_held(value)
 
     def offer_class(self, kind: type, *, is_module: bool = False) -> None:
         """Offer what a class and its bases define, torch's bases of a module too, as they read its attributes."""
@@ -159,6 +165,14 @@ class _Reader:
             self.follow(value)
         else:
             self._waiting.setdefault(name, []).append(value)
+
+    def offer_held(self, name: str, value: Any) -> None:
+        """Follow what an attribute of a part holds, as soon as code that runs has its name: a configuration that only
+        the constructor reads is no setting."""
+        if name in self.found.names:
+            self.follow_held(value)
+        else:
+            self._held.setdefault(name, []).append(value)
 
     def follow_held(self, value: Any, depth: int = MAX_DEPTH) -> None:
         """Follow the functions and the classes of what an attribute holds."""
