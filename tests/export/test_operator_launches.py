@@ -336,7 +336,7 @@ def times_masked(x: torch.Tensor, mask: torch.Tensor | None = None, n: int = 3) 
         (times, (2,), 2),
         (times_masked, (), 3),
         (times_masked, (5,), None),
-        (times_masked, (None, 2), None),
+        (times_masked, (None, 2), 2),
     ],
 )
 def test_a_use_has_the_defaults_and_the_positions_of_the_code_that_it_replaces(
