@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernel_lsp.worker.capture.in_place import without_in_place
+from kernel_lsp.worker.capture.rewrites.in_place import without_in_place
 
 
 class Block(nn.Module):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..failure import TargetFailure
-from .decomposed import FOR_AUTOGRAD, bags_as_rows
 from .exported_program import RECURRENT, Program, quiet, user_outputs
+from .rewrites.decomposed import FOR_AUTOGRAD, bags_as_rows
 
 GRADIENT = "grad_"
 

@@ -24,13 +24,13 @@ from ..failure import TargetFailure, is_user_file
 from ..shipped.operator_settings import attribute
 from ..valid_names import identifier
 from .call_limit import CallLimit
-from .data_attribute import DataIsDetached
-from .decomposed import DECOMPOSED, bags_as_rows
-from .in_place import convert_copied, replace_copies, without_in_place
 from .inputs import CallInputs
 from .load import Callee
-from .masks import without_masks
 from .returned import flatten_outputs, returned_form
+from .rewrites.data_attribute import DataIsDetached
+from .rewrites.decomposed import DECOMPOSED, bags_as_rows
+from .rewrites.in_place import convert_copied, replace_copies, without_in_place
+from .rewrites.masks import without_masks
 from .side_effects import without_side_effects
 
 RECURRENT = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))

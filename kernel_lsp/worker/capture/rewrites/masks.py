@@ -132,12 +132,12 @@ class _Masked:
             self.results.add(node)
             self.rewritten[node] = lambda graph: self._reduced(graph, node, mask)
             return node.target is aten.sum.default or given[0].meta["val"].dim() == 1
-        operator = _functional(node, given)
-        if operator is None or not _is_pointwise(node, operator, given):
+        functional = _functional(node, given)
+        if functional is None or not _is_pointwise(node, functional, given):
             return False
         self.masks[node] = mask
         self.rewritten[node] = lambda graph: graph.call_function(
-            operator, *torch.fx.node.map_arg((node.args, node.kwargs), lambda each: self.full.get(each, each))
+            functional, *torch.fx.node.map_arg((node.args, node.kwargs), lambda each: self.full.get(each, each))
         )
         return True
 
@@ -175,10 +175,10 @@ def _functional(node: Any, given: list[Any]) -> Any:
     return getattr(getattr(aten, name.removesuffix("_"), None), node.target._overloadname, None)
 
 
-def _is_pointwise(node: Any, operator: Any, given: list[Any]) -> bool:
+def _is_pointwise(node: Any, functional: Any, given: list[Any]) -> bool:
     """Return True for a pointwise operator whose other arguments are numbers or tensors of one element: their shapes
     fit the mask's whatever it is."""
-    name = operator._schema.name.partition("::")[2]
+    name = functional._schema.name.partition("::")[2]
     others = [each for each in node.all_input_nodes if each not in given]
     is_scalar = all(isinstance(v := each.meta.get("val"), torch.Tensor) and v.dim() == 0 for each in others)
     is_power = name == "pow" and isinstance(node.args[1], (int, float)) and node.args[1] >= 1
