@@ -13,7 +13,7 @@ import sys
 import time
 import types
 
-from _kernel_lsp_literals import MAX_PARTS, SCALARS, SEQUENCES, literal
+from _kernel_lsp_literals import MAX_PARTS, SCALARS, SEQUENCES, literal, of_parts
 
 N_FIRST_SAMPLES = 4
 SAMPLE_PERIODS = ((16, 4), (128, 16), (1024, 64), (8192, 256), (1 << 62, 1024))
@@ -148,10 +148,7 @@ class Configuration:
         if type(value) is str:
             return value + self._range(name, is_last)
         kind, entries = value
-        parts = [self._part(entry, is_last) for entry in entries]
-        if None in parts:
-            return None
-        return f"[{', '.join(parts)}]" if kind is list else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+        return of_parts(kind, [self._part(entry, is_last) for entry in entries])
 
     def _part(self, entry, is_last):
         name, kind, value = entry[:3]

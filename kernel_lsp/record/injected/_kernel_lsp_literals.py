@@ -45,10 +45,14 @@ def spelled_parts(value, spell):
         parts = [spell(part) for part in value.values()]
         pairs = [f"{key}: {part}" for key, part in zip(keys, parts)]
         return None if None in keys or None in parts else f"{{{', '.join(pairs)}}}"
-    parts = [spell(part) for part in value]
+    return of_parts(type(value), [spell(part) for part in value])
+
+
+def of_parts(kind, parts):
+    """Return a tuple or a list of spelled parts; None where one has no spelling."""
     if None in parts:
         return None
-    return f"[{', '.join(parts)}]" if type(value) is list else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    return f"[{', '.join(parts)}]" if kind is list else f"({', '.join(parts)}{',' * (len(parts) == 1)})"
 
 
 def parts_without_literal(name, value):
