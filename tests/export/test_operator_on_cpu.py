@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_lsp.worker.shipped.operator_settings import code_digest
 from kernel_lsp.worker.shipped.operator_use import CapturedArguments
 
 from .loading import load_operator
@@ -284,6 +287,27 @@ def test_a_function_that_uses_it_compiles_whole(tmp_path: Path) -> None:
     compiled = torch.compile(lambda x, weight: use(by_hand)(x, weight) + 1, fullgraph=True, backend="eager")
     x, weight = leaves(4, 16)
     assert torch.equal(compiled(x, weight), by_hand(x, weight) + 1)
+
+
+def test_an_applied_edit_compiles_whole_and_looks_at_the_code_once(tmp_path: Path) -> None:
+    """The digest of the code reads files, which compiled code cannot; a call took 30 us for it."""
+    name = fresh_name("rms_norm")
+    task = rms_norm_task(name).model_copy(update={"code_digest": code_digest(by_hand)})
+    module = load_operator(task, RMS_NORM.cu_text(name), tmp_path)
+    use = getattr(module, f"use_{name}")
+    compiled = torch.compile(lambda x, weight: use(by_hand)(x, weight) + 1, fullgraph=True, backend="eager")
+    x, weight = leaves(4, 16)
+    assert torch.equal(compiled(x, weight), by_hand(x, weight) + 1)
+    assert use(by_hand) is use(by_hand)
+    assert torch.equal(use(by_hand)(x, weight), by_hand(x, weight))
+
+
+def test_functions_that_are_made_at_each_call_do_not_pile_up(tmp_path: Path) -> None:
+    module = load(RMS_NORM, tmp_path)
+    use = getattr(module, f"use_{module.__name__}")
+    kept = [weakref.ref(use(lambda x, weight: by_hand(x, weight))) for _ in range(100)]
+    gc.collect()
+    assert sum(each() is not None for each in kept) < 20
 
 
 def test_importing_it_neither_compiles_nor_reads_the_kernel(tmp_path: Path) -> None:

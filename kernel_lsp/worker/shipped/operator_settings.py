@@ -171,11 +171,18 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-@functools.lru_cache(maxsize=256)
 def code_digest(entry: Any, kinds: frozenset[type] = frozenset()) -> str:
     """Return a digest of the source of a function, or of a method of one of `kinds`, and of what it names: methods of
     these classes outside of torch, and functions in files of its folder. Comments and documentation do not count, nor
-    does the use of an operator. Empty where some source is not found."""
+    does the use of an operator. Empty where some source is not found. Compiled code takes the answer for constant."""
+    return _code_digest(entry, kinds)
+
+
+code_digest._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
+
+
+@functools.lru_cache(maxsize=256)
+def _code_digest(entry: Any, kinds: frozenset[type]) -> str:
     folder = _folder_of(inspect.unwrap(entry))
     todo, texts = [entry, *[inspect.getattr_static(kind, "forward", None) for kind in kinds]], {}
     while todo:
