@@ -17,6 +17,7 @@ from kernel_lsp.core.verdict import CaseResult, Correct, Mismatch
 from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, rows
 from kernel_lsp.evolve.archive.dataset_folder import (
+    SPLITS,
     JudgeName,
     judgement_rows,
     published_columns,
@@ -25,6 +26,8 @@ from kernel_lsp.evolve.archive.dataset_folder import (
     write_folder,
 )
 from kernel_lsp.evolve.archive.dataset_profiles import profile_columns
+from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.propose.model_run import RELATED
 from kernel_lsp.evolve.run.request import ModelChoices
 from kernel_lsp.llm.request import ModelRequest
 from tests.evolve.world import TASK, World, reply, verdict_of
@@ -54,6 +57,41 @@ async def test_the_folder_reads_back_and_its_card_names_each_file(tmp_path: Path
     assert [row["CUDA_Code"] for row in found] == [row["kernel"] for row in found]
     assert {row["Correct"] for row in found} == {True, False}
     assert f"path: {name}" in (folder / "README.md").read_text()
+
+
+async def test_a_split_that_has_become_empty_has_no_file_left(tmp_path: Path) -> None:
+    run_id, folder = await archived(tmp_path), tmp_path / "dataset"
+    (folder / "kernels").mkdir(parents=True)
+    for split in SPLITS:
+        (folder / "kernels" / f"{split}.parquet").write_text("an earlier export")
+    with Archive(tmp_path) as archive:
+        written = write_folder(archive, [run_id], folder)
+    assert [f"kernels/{path.name}" for path in (folder / "kernels").iterdir()] == list(written.files)
+
+
+async def test_a_run_is_in_the_split_of_the_families_whose_kernels_its_prompts_show(tmp_path: Path) -> None:
+    """Twenty tasks, each of its own family, whose runs were shown the kernel of the task before or none."""
+    ops = [f"aten.op_{n}.default" for n in range(20)]
+    for is_shown in (False, True):
+        workspace, run_ids = tmp_path / str(is_shown), list[str]()
+        for number, op in enumerate(ops):
+            run_ids.append(run_id := await archived(workspace))
+            node = TASK.forward.nodes[0].model_copy(update={"op": op})
+            forward = TASK.forward.model_copy(update={"nodes": (node,)})
+            own = {"name": op, "forward": forward, "reference_source": f"# {op}"}
+            with Archive(workspace) as archive:
+                archive.save_task(run_id, TASK.model_copy(update=own).model_dump_json())
+                with archive.writing() as db:  # each task has kernels of its own
+                    db.execute("DELETE FROM candidates WHERE run_id = ?", (run_id,))
+                    db.execute("UPDATE proposals SET record = replace(record, '_id\":\"', '_id\":\"' || ?)", (number,))
+                archive.save_candidate(run_id, Candidate(text=f"// {number}", origin=Origin(proposer="user")))
+                if is_shown and number:
+                    shown = {"identity": "i", "task": "t", "operators": {}, "name": "n", "thought": "", "time": ""}
+                    value = json.dumps([{**shown, "text": f"// {number - 1}"}])
+                    ModelRecords(archive, run_id).save_value(RELATED, value)
+        with Archive(workspace) as archive:
+            n_splits = len(write_folder(archive, run_ids, tmp_path / "dataset").files)
+        assert (n_splits == 1) == is_shown
 
 
 async def test_the_folder_loads_with_datasets_and_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

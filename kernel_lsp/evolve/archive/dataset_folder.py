@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernel_lsp import __version__
+from kernel_lsp.core.candidate import candidate_id_of
 from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.core.measurement import Measurement
 from kernel_lsp.core.model import Noun
@@ -21,6 +22,8 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.dataset import Row, parquet_module, rows
 from kernel_lsp.evolve.archive.dataset_profiles import PROFILE_COLUMNS, Profiles, profile_columns
 from kernel_lsp.evolve.archive.model_records import ModelRecords
+from kernel_lsp.evolve.propose.model_run import RELATED
+from kernel_lsp.evolve.propose.population import INNOVATIONS
 from kernel_lsp.llm.judges.calibration import Judgement, JudgeName
 from kernel_lsp.llm.request import Replied
 from kernel_lsp.verify.model.cases import SCREEN_FAMILIES
@@ -58,13 +61,14 @@ class FolderWritten(Noun):
 def write_folder(
     archive: Archive, run_ids: Sequence[str], folder: Path, profiles: Profiles | None = None
 ) -> FolderWritten:
-    """Write both tables of these runs, each split a file, and the card. Empty splits get no file. Raises OSError;
-    EnvironmentProblem without pyarrow."""
+    """Write both tables of these runs, each split a file, and the card. An empty split has no file: one of an earlier
+    export goes, as its rows may be in another split now. Raises OSError; EnvironmentProblem without pyarrow."""
     parquet_module()
     found = [row for run_id in run_ids for row in rows(archive, run_id)]
     families = {run_id: _family(archive, run_id) for run_id in run_ids}
     modules = {run_id: _module(archive, run_id) for run_id in run_ids}
-    splits = split_rows([_keys(row, families[row.run_id]) for row in found])
+    shown = {run_id: _shown_keys(archive, run_id) for run_id in run_ids}
+    splits = split_rows([[*_keys(row, families[row.run_id]), *shown[row.run_id]] for row in found])
     tables: dict[str, list[dict[str, Any]]] = {}
     judged: dict[str, list[dict[str, Any]]] = {}
     for row, split in zip(found, splits, strict=True):
@@ -85,7 +89,8 @@ def write_folder(
 
 def card_text(files: Mapping[str, int], n_runs: int, empty: Sequence[str]) -> str:
     """Return the dataset card: the loaders' configuration, what is in it and what not, and how it was split."""
-    lines = ["---", "pretty_name: CUDA kernels judged by kernel_lsp", "tags:", "- code", "- cuda", "configs:"]
+    lines = ["---", "pretty_name: CUDA kernels judged by kernel_lsp", "tags:", "- code", "- cuda"]
+    lines += ["configs:"] if files else []
     for table in (KERNELS, JUDGEMENTS):
         own = [name for name in files if name.startswith(f"{table}/")]
         if own:
@@ -110,7 +115,8 @@ def card_text(files: Mapping[str, int], n_runs: int, empty: Sequence[str]) -> st
         "`truth` is null where the outcome does not tell.",
         *("", "## Splits", ""),
         "Rows of one task, of tasks with the same set of operators (`family`), of one run, or of kernels with a common "
-        "ancestor are in one split. A group's split is a hash of its least key.",
+        "ancestor are in one split, and so are a run and the families whose kernels its prompts show. A group's split "
+        "is a hash of its least key.",
         *("", "## Limits", ""),
         "Verdicts hold for the device that the column `device` names. Prompts and replies are as sent and received, "
         "and may hold the user's own code. `time_kind` tells measured times from estimates.",
@@ -148,6 +154,15 @@ def _keys(row: Row, family: str) -> list[str]:
     return [f"run {row.run_id}", f"task {row.reference}", f"family {family}", *lineage]
 
 
+def _shown_keys(archive: Archive, run_id: str) -> list[str]:
+    """Return the keys of other tasks' kernels that the run's prompts show, and of those tasks' families."""
+    value = ModelRecords(archive, run_id).value(RELATED)
+    ids = [candidate_id_of(each.text) for each in INNOVATIONS.validate_json(value or "[]")]
+    query = "SELECT run_id FROM candidates WHERE candidate_id = ?"
+    runs = dict.fromkeys(other for id_ in ids for (other,) in archive.rows(query, (id_,)))
+    return [f"kernel {id_}" for id_ in ids] + [f"family {_family(archive, other)}" for other in runs]
+
+
 def _sources(archive: Archive, run_id: str) -> str:
     """Return where a merged archive has the run from, as JSON."""
     return json.dumps([row[0] for row in archive.rows("SELECT source FROM origins WHERE run_id = ?", (run_id,))])
@@ -155,6 +170,8 @@ def _sources(archive: Archive, run_id: str) -> str:
 
 def _write(table: str, by_split: Mapping[str, list[dict[str, Any]]], folder: Path) -> dict[str, int]:
     pyarrow = parquet_module()
+    for split in SPLITS:
+        (folder / table / f"{split}.parquet").unlink(missing_ok=True)
     written, everything = {}, [row for split in SPLITS for row in by_split.get(split, [])]
     if not everything:
         return {}
