@@ -351,9 +351,12 @@ class GroupRenderer:
             packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.workload)
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
         group = with_lines(group, chosen.schedule.vector, self.workload)
-        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else OnlineRowRenderer
         comment = row_comment(group, chosen.schedule)
         whole = chooser.for_whole_rows(chosen.schedule)
+        if chosen.schedule.blocks == 1 and whole is None:
+            text = OnlineRowRenderer(kernel, group, chosen.schedule, self.workload).render(comment)
+            return RenderedGroup((text,), is_valid=chosen.is_valid)
+        renderer = SharedRowRenderer if chosen.schedule.blocks > 1 else OnlineRowRenderer
         if whole is None:
             return RenderedGroup((renderer(kernel, group, chosen.schedule).render(comment),), is_valid=chosen.is_valid)
         other = self.new_kernel(f"{name}_any_size", rows.LOCAL_NAMES)

@@ -70,6 +70,19 @@ def test_packs_of_a_part_of_a_sum_over_all_divide_the_part() -> None:
     assert "// where: ceil_div(B * D, 8) % 4 == 0" in checked.text
 
 
+def test_sums_over_parts_of_the_same_rows_share_one_pass_by_packs() -> None:
+    """A dice loss of (16, 8, 512, 512) took 132 us on an H200 in five launches, whose loads were single elements."""
+    checked = check(
+        "def f(x, t): return 1 - ((x * t).sum((2, 3)) / (torch.sigmoid(x).sum((2, 3)) + t.sum((2, 3)))).mean()",
+        inputs=[tensor("x", 2, 3, 96, 132), tensor("t", 2, 3, 96, 132)],
+        schedule={"f_sum_parts_3.vector": 4},
+        sizes=({}, {"B": 1}),
+    )
+    assert checked.n_kernels == 3
+    assert checked.text.count("packs<4>(x + ") == checked.text.count("packs<4>(t + ") == 1
+    assert "// where: H * W % 4 == 0" in checked.text
+
+
 def test_a_loss_with_a_z_term_computes_each_exponential_once() -> None:
     checked = check(
         "def f(x, t): return F.cross_entropy(x, t) + 1e-4 * torch.logsumexp(x, -1).pow(2).mean()",

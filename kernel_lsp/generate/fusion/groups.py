@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
@@ -430,3 +430,13 @@ def written_by(group: Group) -> set[Tensor]:
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:
     """Return the index of a row's result in a tensor with one element per row."""
     return reshape(unravel_safe(row, row_shape), row_shape, tensor.shape)
+
+
+def own_stores(
+    entries: Sequence[RowReduction], index_of: Callable[[RowReduction], tuple[Index, ...]]
+) -> Iterator[Store]:
+    """Yield the stores of those reductions that are results themselves."""
+    for entry in entries:
+        if entry.stored:
+            index = index_of(entry)
+            yield Store(entry.tensor, index, Access(entry.tensor, index))

@@ -17,7 +17,7 @@ from kernel_lsp.generate.ir.tensor import Parts, Pointwise, Reduction, Tensor, p
 
 def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[RowGroup, list[Tensor]]:
     """Return the group of a reduction with every pending root that belongs to it, and the roots that it computes."""
-    rows = _RowDraft(progress, _RowSpace.of(definition, progress))
+    rows = _RowDraft(progress, _RowSpace.of(definition, progress), is_of_parts=definition.parts is not None)
     for tensor in list(progress.pending):
         if tensor is seed or progress.is_ready(tensor, rows.roots):
             rows.offer(tensor, is_seed=tensor is seed)
@@ -75,10 +75,11 @@ class _RowSpace:
 
 
 class _RowDraft:
-    """A row group under construction."""
+    """A row group under construction. Where its seed is a sum over parts of rows, so are the others: of as many parts
+    of rows as long."""
 
-    def __init__(self, progress: Progress, space: _RowSpace) -> None:
-        self.progress, self.space = progress, space
+    def __init__(self, progress: Progress, space: _RowSpace, *, is_of_parts: bool) -> None:
+        self.progress, self.space, self.is_of_parts = progress, space, is_of_parts
         self.roots: list[Tensor] = []
         self.levels: dict[Tensor, int] = {}
         self.reductions: list[RowReduction] = []
@@ -92,7 +93,7 @@ class _RowDraft:
     def offer(self, tensor: Tensor, *, is_seed: bool) -> None:
         """Add the tensor if it belongs to the group."""
         definition = self.progress.graph.definitions[tensor]
-        if isinstance(definition, Reduction) and definition.parts is not None and not is_seed:
+        if isinstance(definition, Reduction) and definition.parts is not None and not is_seed and not self.is_of_parts:
             self._offer_column_sum(tensor, definition, definition.parts)
         elif isinstance(definition, Reduction) and definition.of_lines and not is_seed:
             self._offer_line_sum(tensor, definition)

@@ -15,10 +15,10 @@ from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import KernelWriter, divisible
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, COMPUTE_TYPE, MULTIPLY, Text
 from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
-from kernel_lsp.generate.codegen.rows.rows import RunningValue, own_stores
+from kernel_lsp.generate.codegen.rows.rows import RunningValue
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, own_stores
 from kernel_lsp.generate.fusion.row_algebra import factors_of, product_of
 from kernel_lsp.generate.fusion.row_patterns import Pair
 from kernel_lsp.generate.ir.atoms import Variable

@@ -19,6 +19,7 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_followers
 from kernel_lsp.generate.ir.scalar import Scalar, accesses, operands_of
+from kernel_lsp.generate.ir.workload import Workload
 
 
 def bounded(shift: str, follower: Follower, pair: Pair) -> str:
@@ -29,8 +30,10 @@ def bounded(shift: str, follower: Follower, pair: Pair) -> str:
 class OnlineRowRenderer(RowRenderer):
     """Writes the kernel of a row group whose pairs, and what follows them, one pass finds."""
 
-    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
-        super().__init__(kernel, group, schedule)
+    def __init__(
+        self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, workload: Workload | None = None
+    ) -> None:
+        super().__init__(kernel, group, schedule, workload)
         self._followers = find_followers(self.group, self.pairs)
         self._sums: dict[Follower, str] = {}
         self._pivots: dict[Pair, str] = {}

@@ -6,7 +6,7 @@ consecutive threads take different rows, so that reads stay coalesced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from kernel_lsp.core.dtype import DType
@@ -23,19 +23,21 @@ from kernel_lsp.generate.codegen.kernel import (
     rendered,
 )
 from kernel_lsp.generate.codegen.operators import ATOM, Text, loaded, stored
+from kernel_lsp.generate.codegen.rows.part_masks import PartMasks
 from kernel_lsp.generate.codegen.rows.register_values import RegisterValues, divide_once, hold_values
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.rows.row_reads import prefetch_row, prefetch_weights, read_late, read_once
 from kernel_lsp.generate.codegen.rows.row_schedule import WARP, RowSchedule, blocks_of_positions
 from kernel_lsp.generate.codegen.rows.whole_values import find_whole
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, row_index
+from kernel_lsp.generate.fusion.groups import RowGroup, RowReduction, Store, own_stores, row_index
 from kernel_lsp.generate.fusion.row_patterns import Follower, Pair, find_pairs
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
+from kernel_lsp.generate.ir.workload import Workload
 
 LOCAL_NAMES = ("row", "my_row", "is_row", "first_row", "col", "pack", "v", "item", "rank", "lane", "at")
 
@@ -45,7 +47,9 @@ RunningValue = Accumulator | OnlinePair
 class RowRenderer:
     """Writes the kernel of a row group in which one thread, warp or block computes a row."""
 
-    def __init__(self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule) -> None:
+    def __init__(
+        self, kernel: KernelWriter, group: RowGroup, schedule: RowSchedule, workload: Workload | None = None
+    ) -> None:
         group, held = hold_values(whole := divide_once(group), schedule)
         self.kernel, self.group, self.schedule = kernel, group, schedule
         self.register_values, self.level = RegisterValues(held, group.column, schedule), 0
@@ -65,6 +69,7 @@ class RowRenderer:
             read_late(group, schedule),
             group.line or total,
         )
+        self.masks = PartMasks(self.packing, None if schedule.cached else workload)
         self.cache = self._new_cache()
         self.cache.fills_first_pass = bool(held) and not schedule.held
         self.levels = 1 + max(
@@ -166,8 +171,9 @@ class RowRenderer:
 
     def _sweep(self, entries: Sequence[RowReduction], stores: Sequence[Store]) -> list[RunningValue]:
         """Loop over the row once; return the accumulator of each entry."""
-        scalars = [self._summed(entry) for entry in entries]
-        packed_stores = self.packing.substituted(stores, self.group.column)
+        terms = [Store(entry.tensor, (), self._summed(entry)) for entry in entries]
+        work = self.masks.state_once([*terms, *self.packing.substituted(stores, self.group.column)])
+        scalars, packed_stores = [store.scalar for store in work[: len(terms)]], work[len(terms) :]
         everything = [*scalars, *(store.scalar for store in packed_stores)]
         self.scope.hoist(everything, self._inner_variables())
         accumulators = [self._accumulator(entry, scalar) for entry, scalar in zip(entries, scalars, strict=True)]
@@ -339,7 +345,7 @@ class RowRenderer:
     def _conditions(self) -> tuple[Expression, ...]:
         """Return the `where:` lines of the schedule: whole packs, and room for the row."""
         extent = self.group.column.extent
-        conditions = divisible(self.group.line or extent, self.schedule.vector)
+        conditions = (*divisible(self.group.line or extent, self.schedule.vector), *self.masks.conditions)
         if not self.schedule.items:
             return conditions
         is_whole, capacity = self.schedule.is_whole, Constant(self.schedule.capacity)
@@ -366,6 +372,7 @@ class RowRenderer:
             scope.hoist(everything, [self.packing.lane])
         packed = find_packed(everything, self.packing) if self.schedule.vector > 1 else self.cache.reads_of(everything)
         loads = {access.digest: self.cache.load(scope, access) for access in packed}
+        self.masks.load(scope, packed)
         targets = [self._declare_result(scope, store) for store in stores]
         online = [entry for entry in accumulators if isinstance(entry, OnlinePair)]
         for pair in online:
@@ -486,13 +493,3 @@ class RowRenderer:
         if self.schedule.threads > 1:
             conditions.append(f"{self._column_lane()} == 0")
         return " && ".join(conditions)
-
-
-def own_stores(
-    entries: Sequence[RowReduction], index_of: Callable[[RowReduction], tuple[Index, ...]]
-) -> Iterator[Store]:
-    """Yield the stores of those reductions that are results themselves."""
-    for entry in entries:
-        if entry.stored:
-            index = index_of(entry)
-            yield Store(entry.tensor, index, Access(entry.tensor, index))
