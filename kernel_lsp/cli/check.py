@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,11 @@ from kernel_lsp.core.finding import Finding, Severity
 from kernel_lsp.core.recommendation import detail_lines, one_line
 from kernel_lsp.core.verdict import BuildFailed, Unsupported, Verdict
 from kernel_lsp.core.words import counted
-from kernel_lsp.errors import page
+from kernel_lsp.errors import SettingError, page
+from kernel_lsp.gpu.occupancy_text import occupancy_text
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+from kernel_lsp.plan.parser import parse as parse_plan
+from kernel_lsp.source.launch_blocks import base_name, launched_blocks
 from kernel_lsp.verify.session.start import SessionStart
 
 NOT_GENERAL = "not-general"
@@ -39,7 +43,7 @@ async def main(kernel: Path, task: str | None, overrides: Mapping[str, Any], as_
         if as_json:
             console.print_json(verdict)
         else:
-            print_verdict(verdict, str(kernel))
+            print_verdict(verdict, kernel, settings.target_gpu)
             if is_ignored(overrides.get("tolerance"), verdict):
                 console.stdout.print(f"  note      {STRICT_ALONE}", markup=False)
     return exit_status(verdict)
@@ -58,9 +62,9 @@ def exit_status(verdict: Verdict) -> int:
     return console.EXIT_COULD_NOT if isinstance(verdict.outcome, Unsupported) else console.EXIT_NO
 
 
-def print_verdict(verdict: Verdict, file: str) -> None:
-    """The outcome, what was checked, the findings at their lines, and the times."""
-    say = console.stdout.print
+def print_verdict(verdict: Verdict, kernel: Path, gpu: str) -> None:
+    """The outcome, what was checked, the findings at their lines, each kernel's facts, and the times."""
+    say, file = console.stdout.print, str(kernel)
     outcome = verdict.outcome
     title = outcome.kind.replace("_", " ")
     if verdict.is_correct and any(finding.code == NOT_GENERAL for finding in verdict.findings):
@@ -78,10 +82,8 @@ def print_verdict(verdict: Verdict, file: str) -> None:
         say(f"  under     {name}: {found}", style="green" if found == "correct" else "red", markup=False)
     for finding in _all_findings(verdict):
         say(f"  {describe_finding(finding, file)}", style=STYLES[finding.severity], markup=False)
-    for facts in verdict.kernels:
-        spills = facts.spill_store_bytes + facts.spill_load_bytes
-        text = f"{facts.n_registers} registers, {facts.shared_bytes} bytes shared, {spills} bytes spilled"
-        say(f"  kernel    {facts.kernel}: {text}", markup=False)
+    for line in _kernel_lines(verdict, kernel.read_text(encoding="utf-8", errors="replace"), gpu):
+        say(f"  {line}", markup=False)
     for step in verdict.library_steps:
         say(f"  library   {step} does part of the work", markup=False)
     for name, comparison in verdict.times.items():
@@ -91,6 +93,25 @@ def print_verdict(verdict: Verdict, file: str) -> None:
     _print_configurations(verdict)
     for note in verdict.notes:
         say(f"  note      {note}", markup=False)
+
+
+def _kernel_lines(verdict: Verdict, text: str, gpu: str) -> Iterator[str]:
+    """Yield what ptxas reports of each kernel, and its occupancy at its launches."""
+    launched = launched_blocks(text, parse_plan(text).plan)
+    for facts in verdict.kernels:
+        spills = facts.spill_store_bytes + facts.spill_load_bytes
+        text = f"{facts.n_registers} registers, {facts.shared_bytes} bytes shared, {spills} bytes spilled"
+        yield f"kernel    {facts.kernel}: {text}"
+        if found := occupancy_text(facts, launched.get(base_name(facts.kernel), ()), _gpu(verdict, gpu)):
+            yield f"          {found}"
+
+
+def _gpu(verdict: Verdict, target: str) -> GpuSpec:
+    """Return the GPU that the kernel was built for: the one that ran it, else the target."""
+    try:
+        return find_gpu(verdict.device)
+    except SettingError:
+        return find_gpu(target)
 
 
 def _print_configurations(verdict: Verdict) -> None:

@@ -87,7 +87,7 @@ async def _build(
     kernel, text = request.kernel, request.text
     toolchain = find_toolchain(settings.cuda_directory, user_site_packages=_user_packages(settings))
     names = names or instances(text)
-    built = await build_with_nvrtc(kernel.name, text, names, toolchain, architecture, level, settings)
+    built = await build_with_nvrtc(kernel, text, names, toolchain, architecture, level, settings)
     tools = await find_nvcc() if isinstance(built, BuildFailed) else None
     if tools is None:
         return built

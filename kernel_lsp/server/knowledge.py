@@ -17,6 +17,7 @@ from kernel_lsp.core.verdict import KernelFacts, Verdict
 from kernel_lsp.engine.messages import RunSummary, TargetEstimate
 from kernel_lsp.server.analysis.analysis_types import Target
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.source.launch_blocks import base_name
 
 PLAN_SOURCE = "plan"
 """Source of plan findings in a check; omitted, since the rules report the same."""
@@ -67,7 +68,7 @@ class KnownCheck:
 
     def facts(self, kernel: str) -> tuple[KernelFacts, ...]:
         """Return the facts that ptxas reports for each instance of a kernel."""
-        return tuple(facts for facts in self.verdict.kernels if _base_name(facts.kernel) == _base_name(kernel))
+        return tuple(facts for facts in self.verdict.kernels if base_name(facts.kernel) == base_name(kernel))
 
 
 @dataclass(frozen=True)
@@ -250,11 +251,6 @@ class Knowledge:
 def _same_target(run_symbol: str, symbol: str) -> bool:
     """Match a run to a target. A KernelBench file's run has no symbol: it belongs to its class `Model`."""
     return run_symbol == symbol or (not run_symbol and symbol == "Model")
-
-
-def _base_name(kernel: str) -> str:
-    """``ns::rows<256>(float*)`` is an instance of ``rows``."""
-    return kernel.split("<")[0].split("(")[0].split("::")[-1].split()[-1] if kernel.strip() else kernel
 
 
 POLL_S = 2.0

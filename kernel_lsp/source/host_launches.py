@@ -27,6 +27,7 @@ _CAST = re.compile(r"\((?:unsigned\s+)?(?:int|long|size_t|u?int\d+_t|float|doubl
 _STATIC_CAST = re.compile(r"\bstatic_cast\s*<[^<>]*>\s*(?=\()")
 _CHAIN = re.compile(r"[A-Za-z_][\w.]*(?:(?:\.|->)\w+\([^()]*\))*")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*\()")
+_COMPONENTS = re.compile(r"(?:dim3\s*)?[({](.*)[)}]", re.S)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,16 @@ def split_top(text: str, separator: str = ",", opening: str = "([{", closing: st
             parts.append(text[start:index])
             start = index + 1
     return tuple(part.strip() for part in (*parts, text[start:]) if part.strip())
+
+
+def size_parts(written: str, defined: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the components of a grid or a block, of ``dim3(16, 16)`` or of the value that its name is defined with."""
+    seen: set[str] = set()  # a definition that is half typed may name itself
+    while written in defined and written not in seen:
+        seen.add(written)
+        written = defined[written]
+    inner = _COMPONENTS.fullmatch(written)
+    return split_top(inner[1] if inner and "," in inner[1] else written)
 
 
 def without_casts(expression: str) -> str:

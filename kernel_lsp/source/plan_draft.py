@@ -10,7 +10,7 @@ from kernel_lsp.core.expression import FUNCTIONS
 from kernel_lsp.core.plan import KernelParameter, KernelSignature
 from kernel_lsp.plan.cuda_types import INTEGER_RANGES, resolve_template, scalar_type
 from kernel_lsp.source.cuda import kernel_signatures
-from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top, without_casts
+from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, size_parts, without_casts
 from kernel_lsp.source.kernel_indices import (
     KernelBody,
     allocated_shape,
@@ -305,10 +305,7 @@ class _Draft:
     def _size(self, step: _Step, index: int) -> list[str]:
         """Return grid (0) or block (1) as the host has it, else as the kernel's body suggests."""
         written = step.launch.sizes[index] if step.launch is not None else ""
-        while written in self._defined(step):
-            written = self._defined(step)[written]
-        inner = re.fullmatch(r"(?:dim3\s*)?[({](.*)[)}]", written, re.S)
-        parts = split_top(inner[1] if inner and "," in inner[1] else written)
+        parts = size_parts(written, self._defined(step))
         found = [plan_expression(part, self.names, self._defined(step)) for part in parts]
         if found and None not in found:
             return [each for each in found if each is not None]

@@ -151,6 +151,7 @@ def test_a_kernel_without_a_plan_is_compiled_and_its_findings_are_printed(tmp_pa
     assert "build failed" not in ran.stdout
     assert "no launch plan" in ran.stdout
     assert re.search(r"kernel    f: \d+ registers, 128 bytes shared, 0 bytes spilled", ran.stdout)
+    assert re.search(r"occupancy \d+% on H200 \(32 threads per block, limited by blocks\)", ran.stdout)
     assert "f.cu:4:12: error:" in ran.stdout
     assert "kernel-lsp/KL207" in ran.stdout
     assert "kernel-lsp plan f.cu --write" in ran.stdout

@@ -151,7 +151,7 @@ def test_many_times_the_floor_are_a_plain_number() -> None:
 
 def test_a_kernel_without_a_plan_says_what_it_lacks(tmp_path: Path) -> None:
     opened = Opened(tmp_path / "a.cu", "__global__ void zero(float* x) { x[threadIdx.x] = 0.0f; }\n")
-    check(opened.hover(0), "**zero**", "No launch plan", "// launch:")
+    check(opened.hover(0), "**zero**", "Not compiled yet: save the file", "*Add a launch plan*")
 
 
 def test_a_target_says_how_far_from_the_floor_it_is(scale: Opened) -> None:

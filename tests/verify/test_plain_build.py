@@ -25,6 +25,15 @@ int main() {
     return 0;
 }
 """
+HEADER = """#pragma once
+#include <cstdio>
+#include <cstdlib>
+#ifdef __CUDACC__
+#define DEVICE __device__ __forceinline__
+#endif
+inline void fail(const char* what) { std::fprintf(stderr, "%s\\n", what); std::exit(1); }
+DEVICE float twice(float x) { return 2.0f * x; }
+"""
 
 
 async def check(tmp_path: Path, text: str) -> Verdict:
@@ -82,3 +91,20 @@ def test_a_finding_that_stands_for_several_says_so_once() -> None:
     (found,) = (f for f in static_findings(f"int main() {{\n{calls}}}\n") if f.code == "KL250")
     assert "(and at 3 more places)" in describe_finding(found, "file.cu")
     assert "times" not in describe_finding(found, "file.cu")
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+async def test_headers_of_the_project_are_found_as_its_makefile_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_found: bool
+) -> None:
+    """With nvcc, and where NVRTC alone is there: a header with host code that asks for the compiler."""
+    if not is_found:
+        monkeypatch.setattr(plain_build, "find_nvcc", _none)
+    folder = tmp_path / "project"
+    for name in ("src", "include"):
+        (folder / name).mkdir(parents=True)
+    (folder / "Makefile").write_text("k: src/k.cu\n\tnvcc -Iinclude $<\n")
+    (folder / "include" / "common.cuh").write_text(HEADER)
+    text = '#include "common.cuh"\n__global__ void k(float* x) { x[threadIdx.x] = twice(x[threadIdx.x]); }\n'
+    verdict = await check(folder / "src", text)
+    assert [kernel.kernel for kernel in verdict.kernels] == ["k"], verdict.outcome

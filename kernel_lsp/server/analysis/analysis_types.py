@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from kernel_lsp.rules.finding import RuleFinding, TextRange, shifted_finding, shifted_range
 from kernel_lsp.server.documents.documents import Document
+from kernel_lsp.source.launch_blocks import LaunchedBlock
 from kernel_lsp.source.python_file import ImportStyle
 
 NO_RANGE = TextRange(0, 0, 0, 0)
@@ -56,13 +57,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A `__global__` function with a body. Lines are 0-based and inclusive. `n_threads` is the block size where the
-    plan gives a number, else 0."""
+    """A `__global__` function with a body. Lines are 0-based and inclusive. `blocks` are those of its launches in the
+    file, where their sizes are constants."""
 
     name: str
     line: int
     end_line: int
-    n_threads: int = 0
+    blocks: tuple[LaunchedBlock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

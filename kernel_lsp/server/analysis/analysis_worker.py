@@ -13,13 +13,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from kernel_lsp.core.expression import Constant
 from kernel_lsp.core.finding import Severity
-from kernel_lsp.core.plan import Launch, LaunchPlan
 from kernel_lsp.core.task import ConstantInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError, UnknownInputsError
 from kernel_lsp.plan.parser import parse as parse_plan
@@ -42,6 +39,7 @@ from kernel_lsp.server.analysis.analysis_types import (
 from kernel_lsp.source.call_sites import OPERATOR_MARK, USE_PREFIX
 from kernel_lsp.source.cuda import KernelLines, ParsedSource, kernel_lines_in
 from kernel_lsp.source.formulas import computes_tensors
+from kernel_lsp.source.launch_blocks import launched_blocks
 from kernel_lsp.source.notebook import without_magics
 from kernel_lsp.source.python_file import (
     FunctionNode,
@@ -58,7 +56,6 @@ from kernel_lsp.source.workspace_files import MAX_FILE_BYTES, MAX_FILES, python_
 MAX_TREES_KEPT = 8
 NICENESS = 2
 """Scheduling priority: below the editor and the server, above the jobs."""
-N_BLOCK_DIMS = 3
 CELL_SCHEMES = ("vscode-notebook-cell:", "notebook-cell:")
 NO_INPUTS = "none"
 BYTE_ORDER_MARK = "\ufeff"
@@ -145,11 +142,11 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
     if len(_trees) > MAX_TREES_KEPT:
         _trees.popitem(last=False)
     plan = parse_plan(text).plan
-    n_threads = _block_sizes(plan) if plan is not None else {}
+    blocks = launched_blocks(text, plan)
     return Analysis(
         findings=cuda.check(text, tree=tree, soon=lambda found: soon(Analysis(found))),
         kernels=tuple(
-            Kernel(k.name, k.first_line - 1, k.last_line - 1, n_threads.get(k.name, 0)) for k in _kernels_in(tree)
+            Kernel(k.name, k.first_line - 1, k.last_line - 1, blocks.get(k.name, ())) for k in _kernels_in(tree)
         ),
         has_plan=plan is not None,
         task=(plan.task or "") if plan is not None else "",
@@ -159,13 +156,6 @@ def _analyse_cuda(path: str, text: str, soon: Callable[[Analysis], None]) -> Ana
 def _kernels_in(tree: ParsedCuda) -> tuple[KernelLines, ...]:
     """Return the lines of the kernels in a file."""
     return kernel_lines_in(ParsedSource(tree.data, tree.tree.root_node)) if KERNEL_MARK in tree.data else ()
-
-
-def _block_sizes(plan: LaunchPlan) -> dict[str, int]:
-    """Return the threads per block of each kernel that the plan launches with a constant size."""
-    launches = [step for operation in plan.operations for step in operation.steps if isinstance(step, Launch)]
-    sizes = {launch.kernel: [size.value for size in launch.block if isinstance(size, Constant)] for launch in launches}
-    return {kernel: prod(map(int, values)) for kernel, values in sizes.items() if len(values) == N_BLOCK_DIMS}
 
 
 def _analyse_python(path: Path, text: str) -> Analysis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_lsp.core.verdict import KernelFacts
 from kernel_lsp.errors import SettingError
-from kernel_lsp.gpu.launch import occupancy
+from kernel_lsp.gpu.occupancy_text import occupancy_text
 from kernel_lsp.gpu.specs import find_gpu
 from kernel_lsp.server.analysis.analysis_types import Analysis, Kernel, Target
 from kernel_lsp.server.documents.documents import Document
@@ -24,8 +24,8 @@ from kernel_lsp.server.features.formatting import (
 from kernel_lsp.server.knowledge import Knowledge, KnownEstimate
 
 NO_PLAN = (
-    "No launch plan at the top of the file (`// kernel-lsp: 1`, `// op: ...`, `// launch: ...`): without one the "
-    "kernel is not compiled, checked or timed here."
+    "Not compiled yet: save the file, or run *Check now*. Without a launch plan at the top of the file "
+    "(*Add a launch plan*) it is compiled, and neither checked nor timed."
 )
 STALE = " *(stale: the code has changed since)*"
 MAX_LINES_LISTED = 6
@@ -58,7 +58,9 @@ def cuda_hover(document: Document, analysis: Analysis, knowledge: Knowledge, lin
         return f"{parts[0]}\n\nNot compiled yet: save the file, or run *Check now*."
     stale = STALE if check.serial != document.serial else ""
     for facts in check.facts(kernel.name):
-        parts.append(f"`{facts.kernel}`: {facts_text(facts)}{_occupancy(kernel, facts, gpu)}")
+        parts.append(
+            "; ".join(filter(None, (f"`{facts.kernel}`: {facts_text(facts)}", _occupancy(kernel, facts, gpu))))
+        )
     parts.append(f"{verdict_text(check.verdict)}{stale}")
     parts.append("\n".join(f"{line}{stale}" for line in comparison_lines(check.verdict.times)))
     if not check.verdict.times and check.verdict.estimate is not None:
@@ -154,15 +156,8 @@ def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:
 
 
 def _occupancy(kernel: Kernel, facts: KernelFacts, gpu: str) -> str:
-    """Format the occupancy; empty if the plan gives no block size or it exceeds the GPU's limits."""
+    """Format the occupancy; empty if the file launches no block of a constant size, or for an unknown GPU."""
     try:
-        architecture = find_gpu(gpu).architecture
-        found = occupancy(
-            architecture,
-            n_threads_per_block=kernel.n_threads,
-            n_registers=facts.n_registers,
-            shared_bytes=facts.shared_bytes,
-        )
-    except (SettingError, ValueError):
+        return occupancy_text(facts, kernel.blocks, find_gpu(gpu))
+    except SettingError:
         return ""
-    return f"; occupancy {found.fraction:.0%} on {gpu} (limited by {found.limited_by})"

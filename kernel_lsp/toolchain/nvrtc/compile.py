@@ -83,13 +83,16 @@ _REFUSED = re.compile(r"not supported on \.target|cannot be compiled for archite
 
 class BuildRequest(Noun):
     """A compile request. `name_expressions` are the C++ names to resolve to symbols, e.g. ``rms_norm_rows<256>``;
-    naming a template instantiates it. `architecture` is a real one such as ``sm_90``."""
+    naming a template instantiates it. `architecture` is a real one such as ``sm_90``. `headers` are the project's own,
+    by include name, of a text that no verdict is about; without them the text may include the toolkit's alone, and is
+    refused what no honest kernel needs."""
 
     text: str
     file_name: str = COMPILED_AS
     name_expressions: tuple[str, ...] = ()
     architecture: str = DEFAULT_ARCHITECTURE
     options: tuple[str, ...] = DEFAULT_OPTIONS
+    headers: dict[str, str] | None = None
 
 
 class Compiler:
@@ -183,7 +186,9 @@ class Compiler:
         return max(self._deadline_s, len(request.text) / MIN_CHARACTERS_PER_S)
 
     def _key(self, request: BuildRequest) -> str:
-        return content_key(CACHE_FORMAT, self.toolchain.version, str(self.toolchain.nvrtc), request.model_dump_json())
+        return content_key(
+            CACHE_FORMAT, self.toolchain.version, str(self.toolchain.nvrtc), request.model_dump_json(exclude_none=True)
+        )
 
     async def _ask(self, message: Mapping[str, Any], deadline_s: float) -> Answered | Died | Overran:
         async with self._slots:
@@ -247,7 +252,7 @@ def _refuse(request: BuildRequest) -> tuple[Finding, ...]:
     bad_names = [name for name in request.name_expressions if not _NAME_EXPRESSION.fullmatch(name)]
     if bad_names:
         return tuple(_refusal("no-such-kernel", f"'{name}' is not the name of a kernel") for name in bad_names)
-    findings = source_findings(request.text, request.file_name)
+    findings = source_findings(request.text, request.file_name) if request.headers is None else ()
     return tuple(finding for finding in findings if finding.severity is Severity.ERROR)
 
 
@@ -276,7 +281,7 @@ def _message(request: BuildRequest, toolchain: Toolchain, *, is_part: bool = Fal
         includes.append(FIXED_WIDTH_HEADER)
     if not is_part and len(request.text) >= LONG_TEXT and int(toolchain.version.partition(".")[0]) >= FIRST_WITH_SPLIT:
         includes.append(SPLIT)
-    headers = STANDARD_HEADERS
+    headers = {**STANDARD_HEADERS, **(request.headers or {})}
     if SHORT_TYPES.search(request.text):
         includes.append(f"--pre-include={SHORT_TYPES_HEADER}")
         headers = {**headers, SHORT_TYPES_HEADER: SHORT_TYPES_TEXT}

@@ -30,6 +30,7 @@ from kernel_lsp.rules.finding import SOURCE, RuleFinding
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source, without_comments_and_strings
 from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
+from kernel_lsp.source.project_headers import project_headers
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
 from kernel_lsp.toolchain.nvrtc.build_cache import BuildCache
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, Compiler
@@ -78,7 +79,7 @@ async def check_plain(kernel: Path, text: str, settings: Settings) -> Verdict:
         user = site_packages(await find_python(settings.python))
         toolchain = find_toolchain(settings.cuda_directory, user_site_packages=user)
         device = "NVRTC"
-        built = await build_with_nvrtc(kernel.name, text, instances(text), toolchain, architecture, level, settings)
+        built = await build_with_nvrtc(kernel, text, instances(text), toolchain, architecture, level, settings)
     if isinstance(built, BuildFailed | TimedOut):
         return _verdict(text, device, built)
     return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(kernel, text))
@@ -136,17 +137,23 @@ async def build_with_nvcc(
 ) -> Built | BuildFailed | TimedOut:
     """Compile the whole file, host code included, as nvcc does."""
     folder, deadline_s = kernel.absolute().parent, settings.compile_deadline_s
+    headers = project_headers(kernel, text)
+    includes = [f"-I{each}" for each in (folder, *headers.folders)]
     with tempfile.TemporaryDirectory(prefix="kernel-lsp-nvcc-") as made:
         scratch = Path(made)
         (scratch / kernel.name).write_text(text, encoding="utf-8")
         result = await run(
-            [tools.nvcc or "nvcc", *NVCC_OPTIONS, f"-arch={architecture}", f"-I{folder}", kernel.name, "-o", CUBIN],
+            [tools.nvcc or "nvcc", *NVCC_OPTIONS, f"-arch={architecture}", *includes, kernel.name, "-o", CUBIN],
             deadline_s=deadline_s,
             directory=scratch,
             environment=scrubbed_environment({"LC_ALL": "C"}),
             max_output_bytes=MAX_LOG_BYTES,
             confinement=foreign_confinement(
-                level, Path(sys.executable), readable=(folder, *tools.roots), scratch=scratch, may_start_programs=True
+                level,
+                Path(sys.executable),
+                readable=(folder, *headers.readable, *tools.roots),
+                scratch=scratch,
+                may_start_programs=True,
             ),
         )
         ptx, cubin = _made(scratch, "*.ptx").decode(errors="replace"), _made(scratch, CUBIN)
@@ -165,7 +172,7 @@ async def build_with_nvcc(
 
 
 async def build_with_nvrtc(
-    file_name: str,
+    kernel: Path,
     text: str,
     names: tuple[str, ...],
     toolchain: Toolchain,
@@ -173,7 +180,11 @@ async def build_with_nvrtc(
     level: SandboxLevel,
     settings: Settings,
 ) -> Built | BuildFailed | TimedOut:
-    """Compile the device code with these instances of templates. One that only host code can name is left out."""
+    """Compile the device code with these instances of templates. One that only host code can name is left out.
+
+    The file may include the project's headers: no verdict depends on them.
+    """
+    headers = {name: device_text(each) for name, each in project_headers(kernel, text).texts().items()}
     async with Compiler(
         toolchain,
         cache=BuildCache(settings.cache_directory),
@@ -183,9 +194,10 @@ async def build_with_nvrtc(
     ) as compiler:
         request = BuildRequest(
             text=device_text(text),
-            file_name=file_name,
+            file_name=kernel.name,
             name_expressions=names,
             architecture=architecture,
+            headers=headers,
         )
         built = await compiler.compile(request)
         if isinstance(built, BuildFailed) and (known := _without_unknown(request.name_expressions, built)) is not None:
