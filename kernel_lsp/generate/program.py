@@ -288,7 +288,9 @@ def _lowered_graph(
 ) -> LoweredGraph:
     gradients = frozenset(graph.inputs).difference(argument.name for argument in task.arguments)
     sizes = Sizes({symbol.name: symbol.minimum for symbol in task.symbols}, constants)
-    return rolled(lower_graph(graph, sizes, fixed, gradients, given))
+    # A backward finds what its forward keeps by content, so both graphs have the same form.
+    workload = Workload.of(task, None) if task.backward is None else None
+    return rolled(lower_graph(graph, sizes, fixed, gradients, given, workload))
 
 
 def _scales_of_softmax(task: Task) -> frozenset[str]:

@@ -10,7 +10,7 @@ from kernel_lsp.core.task import SourceLine
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, product
-from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar
+from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, rewrite
 
 
 @dataclass(frozen=True)
@@ -313,6 +313,21 @@ def is_view(tensor: Tensor) -> bool:
     """Return True if each element is one of another tensor, whatever the index."""
     definition = tensor.definition
     return isinstance(definition, Pointwise) and isinstance(definition.body, Access) and definition.body.mask is None
+
+
+def through_views(scalar: Scalar) -> Scalar:
+    """Return the scalar with reads of views as reads of what they view."""
+
+    def read(access: Access) -> Scalar:
+        while is_view(access.tensor):
+            definition = access.tensor.definition
+            assert isinstance(definition, Pointwise)
+            source = definition.body.substitute(dict(zip(definition.variables, access.index, strict=True)))
+            assert isinstance(source, Access)
+            access = Access(source.tensor, source.index, access.mask)
+        return access
+
+    return rewrite(scalar, read)
 
 
 def pattern_of(definition: Reduction) -> tuple[tuple[str, Index], ...]:

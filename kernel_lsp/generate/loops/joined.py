@@ -18,8 +18,8 @@ from kernel_lsp.generate.ir.scalar import (
     masked,
     select,
 )
-from kernel_lsp.generate.ir.tensor import Definition, Pointwise, Tensor
-from kernel_lsp.generate.loops.periods import MIN_STEPS, through_views
+from kernel_lsp.generate.ir.tensor import Definition, Pointwise, Tensor, through_views
+from kernel_lsp.generate.loops.periods import MIN_STEPS
 
 MAX_OTHERS = 4
 """Maximum parts of a stack, before and behind those of the steps, that are other tensors."""

@@ -6,28 +6,13 @@ from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.digest import digest_of, operands_first
-from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar, rewrite
-from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor, is_view
+from kernel_lsp.generate.ir.scalar import Constant, IndexValue, Operation, Scalar
+from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 
 MIN_STEPS = 8
 """Minimum steps of a loop: fewer are kernels of their own."""
 MAX_STEP_TENSORS = 128
 """Maximum tensors of one step: the search takes time in proportion, and a kernel's text, too."""
-
-
-def through_views(scalar: Scalar) -> Scalar:
-    """Return the scalar with reads of views as reads of what they view."""
-
-    def read(access: Access) -> Scalar:
-        while is_view(access.tensor):
-            definition = access.tensor.definition
-            assert isinstance(definition, Pointwise)
-            source = definition.body.substitute(dict(zip(definition.variables, access.index, strict=True)))
-            assert isinstance(source, Access)
-            access = Access(source.tensor, source.index, access.mask)
-        return access
-
-    return rewrite(scalar, read)
 
 
 def outline(tensor: Tensor) -> bytes:

@@ -10,9 +10,9 @@ from kernel_lsp.generate.fusion.graph import live_tensors, scalars_of
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, compare, index_value, masked, rewrite, select
-from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor, is_view
+from kernel_lsp.generate.ir.tensor import Buffer, LoopResult, Pointwise, Reduction, Tensor, is_view, through_views
 from kernel_lsp.generate.loops.joined import with_joined_steps
-from kernel_lsp.generate.loops.periods import find_steps, outline, through_views
+from kernel_lsp.generate.loops.periods import find_steps, outline
 from kernel_lsp.generate.loops.readouts import loop_with_readouts
 from kernel_lsp.generate.loops.rebuilding import Rebuilder, UnknownDefinitionError
 from kernel_lsp.generate.loops.split_products import with_split_products

@@ -10,8 +10,7 @@ from kernel_lsp.generate.fusion.graph import live_tensors
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Operation, Scalar, nodes, rewrite
-from kernel_lsp.generate.ir.tensor import Contraction, Pointwise, Reduction, Tensor
-from kernel_lsp.generate.loops.periods import through_views
+from kernel_lsp.generate.ir.tensor import Contraction, Pointwise, Reduction, Tensor, through_views
 from kernel_lsp.generate.loops.rebuilding import Rebuilder
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import positions

@@ -18,8 +18,7 @@ from kernel_lsp.generate.ir.scalar import (
     as_position,
     index_value,
 )
-from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor
-from kernel_lsp.generate.loops.periods import through_views
+from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, through_views
 from kernel_lsp.generate.lowering.builder import positions
 
 MAX_STEPS_BACK = 4

@@ -27,6 +27,7 @@ from kernel_lsp.generate.ir.tensor import (
     Reduction,
     Tensor,
 )
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.structure.window_gradient_patterns import WindowRecords
 
 Body = Callable[[tuple[Index, ...]], Scalar]
@@ -59,9 +60,17 @@ RESULT_NAMES = {
 class Builder:
     """Makes tensors for one graph, in order."""
 
-    def __init__(self, sizes: Sizes, fixed: frozenset[str], given: Mapping[int, str]) -> None:
-        """`given` names tensors that lie in memory, by number: no kernel computes them."""
-        self.sizes = sizes
+    def __init__(
+        self,
+        sizes: Sizes,
+        fixed: frozenset[str],
+        given: Mapping[int, str],
+        n_reads: Mapping[str, int],
+        workload: Workload | None,
+    ) -> None:
+        """`given` names tensors that lie in memory, by number: no kernel computes them. `n_reads` counts the readers of
+        each value of the graph. With a `workload`, factors of contractions may be summed before the products."""
+        self.sizes, self.n_reads, self.workload = sizes, n_reads, workload
         self._given, self.given = given, dict[str, Tensor]()
         """The first tensor of each given name."""
         self.fixed = fixed
@@ -236,6 +245,11 @@ class Call:
     def of(self, node: GraphNode) -> Call:
         """Return another call with the same values."""
         return Call(node, self.builder, self._values)
+
+    def is_read_once(self, tensor: Tensor) -> bool:
+        """Return True unless a value of the graph is this tensor and has several readers."""
+        names = (name for name, results in self._values.items() if tensor in results)
+        return all(self.builder.n_reads.get(name, 0) <= 1 for name in names)
 
     def fail(self, reason: str) -> NoReturn:
         """Raise TargetError with the operator and the user's line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -29,9 +29,10 @@ from kernel_lsp.generate.ir.scalar import (
 from kernel_lsp.generate.ir.sizes import ceil_div, ravel, to_expression
 from kernel_lsp.generate.ir.tensor import Pointwise, Tensor, identity_of
 from kernel_lsp.generate.lowering.arithmetic import number, op
-from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions
+from kernel_lsp.generate.lowering.builder import Body, Call, Shape, accumulation_dtype, lowers, positions
 from kernel_lsp.generate.lowering.contraction import converted
 from kernel_lsp.generate.lowering.reduction import mean_over
+from kernel_lsp.generate.lowering.summed_products import Windows, summed_product
 from kernel_lsp.generate.lowering.windows import Window, is_inside, n_spatial_of, reach_of, reaching_windows, taps_of
 from kernel_lsp.generate.structure.window_gradient_patterns import WINDOW
 
@@ -152,17 +153,50 @@ def _average_pool(call: Call) -> Tensor:
     source = call.tensor(0)
     window = Window.of(call, n_spatial, 1, has_dilation=False)
     divisor = _Divisor.of(call, 5, window, source.shape[-n_spatial:])
-    dtype = accumulation_dtype(source.dtype)
-    taps = taps_of(call, window.size)
+    total = _window_sums(call, source, window, divisor)
 
     def body(index: tuple[Index, ...]) -> Scalar:
-        at = window.at(index[-n_spatial:], positions(taps))
-        value = cast(Access(source, (*index[:-n_spatial], *at)), dtype)
-        zero = number(0, value)
-        total = Loop("sum", taps, dtype, guarded(is_inside(at, source.shape[-n_spatial:]), value, zero))
-        return op("div", total, divisor.at(index[-n_spatial:], dtype))
+        return op("div", total(index), divisor.at(index[-n_spatial:], accumulation_dtype(source.dtype)))
 
     return call.builder.pointwise(call.dtype(), call.shape(), body)
+
+
+def _window_sums(call: Call, source: Tensor, window: Window, divisor: _Divisor) -> Body:
+    """Return the sum of the elements in bounds of each window."""
+    dtype, n_spatial, builder = accumulation_dtype(source.dtype), len(window.size), call.builder
+    spatial, extents = source.shape[-n_spatial:], call.shape()[-n_spatial:]
+
+    def sums(places: Mapping[int, int], body: Body) -> Body:
+        """Return the sums of `body` over those dims of an index that `places` maps to spatial ones."""
+        own = window.along(list(places.values()))
+        taps = taps_of(call, own.size)
+
+        def added(index: tuple[Index, ...]) -> Scalar:
+            inner = own.at([index[dim] for dim in places], positions(taps))
+            of_dim = dict(zip(places, inner, strict=True))
+            value = cast(body(tuple(of_dim.get(dim, position) for dim, position in enumerate(index))), dtype)
+            inside = is_inside(inner, tuple(spatial[place] for place in places.values()))
+            return Loop("sum", taps, dtype, guarded(inside, value, number(0, value)))
+
+        return added
+
+    def add_up(shape: Shape, places: Mapping[int, int], body: Body) -> Tensor:
+        pooled = tuple(extents[places[dim]] if dim in places else size for dim, size in enumerate(shape))
+        return builder.pointwise(dtype, pooled, sums(places, body), name="pooled")
+
+    axes = tuple(range(len(source.shape) - n_spatial, len(source.shape)))
+
+    def count(index: Sequence[Index], places: Sequence[int], type_: DType) -> Scalar:
+        counts_all = divisor.counts_padding and not any(window.padding)
+        of_dims = _Divisor(window.along(places), tuple(spatial[place] for place in places), counts_all, None)
+        return of_dims.at([index[axes[place]] for place in places], type_)
+
+    windows = Windows(axes, extents, prod(window.size), count, add_up)
+    found = summed_product(call, source, windows)
+    if found is not None:
+        return lambda index: Access(found, index)
+    places = dict(zip(axes, range(n_spatial), strict=True))
+    return sums(places, lambda index: Access(source, index))
 
 
 @dataclass(frozen=True)
@@ -307,7 +341,7 @@ def _adaptive_average_pool(call: Call) -> Tensor:
 
 def _global_average(call: Call, source: Tensor, n_spatial: int) -> Tensor:
     axes = tuple(range(len(source.shape) - n_spatial, len(source.shape)))
-    mean = mean_over(call.builder, source, axes)
+    mean = mean_over(call, source, axes)
     return converted(call, call.builder.reshaped(mean, call.shape()))
 
 

@@ -3,10 +3,10 @@ distances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.index import ZERO, Index, product
+from kernel_lsp.generate.ir.index import ONE, ZERO, Index, product
 from kernel_lsp.generate.ir.scalar import (
     Access,
     Constant,
@@ -22,6 +22,25 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
 from kernel_lsp.generate.lowering.centered_sums import centered_sum
+from kernel_lsp.generate.lowering.summed_products import Windows, summed_product
+
+
+def sum_over(call: Call, source: Tensor, axes: Sequence[int], dtype: DType, *, name: str = "") -> Tensor:
+    """Return the sum over axes, without them; that of a contraction's results by sums of a factor where that is less
+    arithmetic."""
+    builder, extents = call.builder, [source.shape[axis] for axis in axes]
+
+    def add_up(shape: Shape, places: Mapping[int, int], body: Body) -> Tensor:
+        added = builder.reduction("sum", dtype, shape, tuple(places), body, name="sum")
+        return builder.unsqueezed(added, tuple(places))
+
+    def count(_: Sequence[Index], places: Sequence[int], type_: DType) -> Scalar:
+        return count_of(product(extents[place] for place in places), type_)
+
+    windows = Windows(tuple(axes), (ONE,) * len(axes), None, count, add_up)
+    if (found := summed_product(call, source, windows)) is not None:
+        return builder.reshaped(found, tuple(without(source.shape, axes)))
+    return builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name=name)
 
 
 def reduce_over(
@@ -72,8 +91,14 @@ def _reduction(kind: str, dtype_of: Callable[[Call], DType], result: DType | Non
     return rule
 
 
-for _name in ("sum", "prod"):
-    lowers(_name)(_reduction(_name, lambda call: accumulation_dtype(call.dtype())))
+@lowers("sum")
+def _sum(call: Call) -> Tensor:
+    source = call.tensor(0)
+    axes = call.axes(1, "dim", len(source.shape))
+    return shaped(call, sum_over(call, source, axes, accumulation_dtype(call.dtype())))
+
+
+lowers("prod")(_reduction("prod", lambda call: accumulation_dtype(call.dtype())))
 for _name in ("any", "all"):
     lowers(_name)(_reduction(_name, lambda call: DType.BOOL))
 for _name in ("max", "min"):
@@ -85,17 +110,15 @@ for _name in ("max", "min"):
 def _mean(call: Call) -> Tensor:
     source = call.tensor(0)
     axes = call.axes(1, "dim", len(source.shape))
-    return shaped(call, mean_over(call.builder, source, axes, name=call.builder.result_name()))
+    return shaped(call, mean_over(call, source, axes, name=call.builder.result_name()))
 
 
-def mean_over(builder: Builder, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
+def mean_over(call: Call, source: Tensor, axes: Sequence[int], *, name: str = "mean") -> Tensor:
     """Return the mean over axes, without them, in the accumulation type."""
     dtype = accumulation_dtype(source.dtype)
-    total = centered_sum(builder, source, axes, dtype) or builder.reduction(
-        "sum", dtype, source.shape, axes, elements(source, dtype), name="sum"
-    )
+    total = centered_sum(call.builder, source, axes, dtype) or sum_over(call, source, axes, dtype, name="sum")
     count = count_of(element_count(source.shape, axes), dtype)
-    return builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
+    return call.builder.pointwise(dtype, total.shape, lambda index: op("div", Access(total, index), count), name=name)
 
 
 def shifted_mean(builder: Builder, source: Tensor, axes: Sequence[int]) -> Tensor:
@@ -162,7 +185,7 @@ def _variance(call: Call) -> Tensor | tuple[Tensor, ...]:
             deviation.dtype, deviation.shape, lambda index: op("sqrt", Access(deviation, index)), name="deviation"
         )
     if name.endswith("mean"):
-        return shaped(call, variance, 0), shaped(call, mean_over(call.builder, source, axes), 1)
+        return shaped(call, variance, 0), shaped(call, mean_over(call, source, axes), 1)
     return shaped(call, variance)
 
 

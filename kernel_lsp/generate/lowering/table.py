@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from kernel_lsp.core.expression import parse
 from kernel_lsp.core.operators import is_a
-from kernel_lsp.core.task import Graph, GraphNode, TensorType
+from kernel_lsp.core.task import Graph, GraphNode, TensorType, names_in
 from kernel_lsp.generate.identifiers import identifier
 from kernel_lsp.generate.ir.scalar import Access
 from kernel_lsp.generate.ir.sizes import Sizes
 from kernel_lsp.generate.ir.tensor import Buffer, Tensor
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rules)
     activations,
     arithmetic,
@@ -72,11 +74,15 @@ def lower_graph(
     fixed: frozenset[str],
     gradients: frozenset[str],
     given: Mapping[int, str],
+    workload: Workload | None = None,
 ) -> LoweredGraph:
     """Return the graph as definitions; numbers of the caller in `fixed` are constants. A backward may return its inputs
     in `gradients`, and one tensor as several results; it takes the tensors `given` by number as further inputs of that
-    name. Raises TargetError for an operator without a rule."""
-    builder = Builder(sizes, fixed, given)
+    name. With a `workload`, factors of contractions may be summed before the products. Raises TargetError for an
+    operator without a rule."""
+    reads = Counter(name for node in graph.nodes for name in names_in([*node.arguments, *node.keywords.values()]))
+    reads.update(output.node for output in graph.outputs if output.node is not None)
+    builder = Builder(sizes, fixed, given, reads, workload)
     inputs = {
         name: builder.buffer(identifier(name), type_.dtype, _shape(type_, sizes))
         for name, type_ in zip(graph.inputs, graph.input_types, strict=True)

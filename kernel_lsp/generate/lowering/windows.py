@@ -42,6 +42,11 @@ class Window:
             call.spatial(first + 3, "dilation", n_spatial, 1) if has_dilation else (1,) * n_spatial,
         )
 
+    def along(self, dims: Sequence[int]) -> Window:
+        """Return the window along some of its dims."""
+        entries = (self.size, self.stride, self.padding, self.dilation)
+        return Window(*(tuple(entry[dim] for dim in dims) for entry in entries))
+
     def at(self, out: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
         """Return the input position of a tap; it may be out of bounds."""
         return [
