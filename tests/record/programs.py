@@ -374,6 +374,50 @@ Scale(config=cyclic)(torch.ones(3, 4))
 cyclic.shape = cyclic
 Scale(config=cyclic)(torch.ones(3, 4))
 """
+KEYWORDS = """
+import dataclasses
+import functools
+
+import torch
+
+
+def with_any_keyword(kind):
+    constructor = kind.__init__
+
+    @functools.wraps(constructor)
+    def made(self, *given, **keywords):
+        others = {name: keywords.pop(name) for name in [*keywords] if name not in kind.__dataclass_fields__}
+        constructor(self, *given, **keywords)
+        vars(self).update({name: value for name, value in others.items() if name != "_kind"})
+
+    kind.__init__ = made
+    return kind
+
+
+@with_any_keyword
+@dataclasses.dataclass
+class Config:
+    width: int = 8
+
+    def __post_init__(self):
+        self.half, self._kind = self.width // 2, None
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.weight = config, torch.nn.Parameter(torch.ones(config.width))
+
+    def forward(self, x):
+        return x * self.weight if self.config._kind is None else x + self.weight
+
+
+config = Config(width=4, labels=3)
+config._fast = True
+config._kind = "fast"
+for _ in range(3):
+    Attention(config)(torch.ones(3, 4))
+"""
 LAYOUTS = """
 import torch
 
@@ -392,3 +436,26 @@ with torch.inference_mode():
     print(double(x).sum().item())
 """
 """Calls of one module with a tensor without a shape, and with one without strides, after many others."""
+INTERRUPTED = """
+import os
+import signal
+import sys
+
+import torch
+from model import rms_norm
+
+def interrupt_the_end(recorder):
+    close = recorder._close_gate
+
+    def interrupted(self):
+        if not (self.is_on or self.wrapped):  # it has ended at the last step, and so does the program
+            os.kill(os.getpid(), signal.SIGINT)
+        close(self)
+
+    recorder._close_gate = interrupted
+
+
+interrupt_the_end(sys.modules["_kernel_lsp_recorder"].Recorder)
+for _ in range(5):
+    rms_norm(torch.ones(4, 8), torch.ones(8))
+"""

@@ -22,6 +22,8 @@ from tests.record.programs import (
     CONFIGURED,
     ENDLESS,
     INFER,
+    INTERRUPTED,
+    KEYWORDS,
     LAYOUTS,
     LITERALS,
     LONG,
@@ -95,6 +97,14 @@ def test_modules_of_a_dataclass_are_recorded_as_a_pragma_says_them(tmp_path: Pat
     assert {"config": Construction(call="Config(width=4, norm=Norm())")} in [
         each.init_arguments for each in source.configurations
     ]
+
+
+def test_what_a_configuration_keeps_beside_its_fields_is_recorded_and_set(tmp_path: Path) -> None:
+    """Those of transformers have the kind of attention so, which is chosen after they are made."""
+    ran = check_same(workspace(tmp_path, keywords=KEYWORDS), sys.executable, "keywords.py")
+    assert ran.recording is not None
+    (found,) = ran.recording.targets["keywords.py::Attention"].configurations
+    assert found.init == "config=Config(width=4, labels=3, _fast=True)"
 
 
 def test_literals_and_classes_are_recorded_as_a_pragma_says_them(tmp_path: Path) -> None:
@@ -233,6 +243,13 @@ def test_a_limit_ends_the_program_cleanly(tmp_path: Path, limit: tuple[str, str]
     assert (ran.status, ran.stdout) == (0, "cleaned up\n"), ran.stderr
     assert "KeyboardInterrupt" not in ran.stderr
     assert ran.configurations("model.py::rms_norm")[0][0] == "x=f32[64, 64], weight=f32[64]"
+
+
+def test_a_limit_that_meets_the_programs_end_prints_no_traceback(tmp_path: Path) -> None:
+    ran = run(workspace(tmp_path, interrupted=INTERRUPTED), "--steps", "3", *PYTHON, "interrupted.py")
+    assert ran.status == 0
+    assert "Interrupt" not in ran.stderr
+    assert ran.configurations("model.py::rms_norm")[0][0] == "x=f32[4, 8], weight=f32[8]"
 
 
 def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:

@@ -124,6 +124,37 @@ def test_a_function_of_an_installed_package_reads_what_it_is_given(
     assert list(settings_of(tmp_path, monkeypatch, method)) == ["scale"]
 
 
+INSTALLED_CONFIGURATION = """class Config:
+    attribute_map = {"hidden": "width"}
+
+    def __init__(self):
+        self._kind, self.width, self.other = "eager", 64, 3
+
+    @property
+    def kind(self):
+        return self._kind
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, object.__getattribute__(self, "attribute_map").get(name, name))
+"""
+
+
+def test_what_an_installed_class_computes_is_compared_by_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copied LlamaAttention asks `config._attn_implementation`, a property of transformers' class: captured without
+    one, kernels without a causal mask stood for a loaded model's."""
+    packages, name = tmp_path / "site-packages", f"installed_for_reads_{next(NUMBERS)}"
+    packages.mkdir()
+    (packages / f"{name}.py").write_text(INSTALLED_CONFIGURATION)
+    monkeypatch.syspath_prepend(packages)
+    body = "x * self.config.hidden if self.config.kind == 'eager' else x"
+    settings_of(tmp_path, monkeypatch, f"def forward(self, x):\n        return {body}")
+    module = importlib.import_module(f"module_of_reads_{next(NUMBERS) - 1}").Scaled()
+    module.config = importlib.import_module(name).Config()
+    assert module_settings(module) == {"config.hidden": 64, "config.kind": "eager"}
+
+
 def settings_of(directory: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> dict[str, Any]:
     number = next(NUMBERS)
     helper, own = f"helper_of_reads_{number}", f"module_of_reads_{number}"

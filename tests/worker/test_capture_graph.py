@@ -75,6 +75,31 @@ def test_an_object_is_constructed_for_the_constructor() -> None:
     assert 0.5 in [argument for node in task.forward.nodes for argument in node.arguments]
 
 
+def test_what_a_configurations_constructor_ignores_is_set_after_it() -> None:
+    text = """
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Config:
+        dim: int
+        kind = "eager"
+
+        def __init__(self, dim, **others):
+            self.dim = dim
+
+    class Scale(nn.Module):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+
+        def forward(self, x):
+            return x * 2 if self.config.kind == "fast" else x + 2
+    """
+    init = {"config": {"call": "Config(dim=32, kind='fast')"}}
+    task = capture_text(text, "Scale", inputs=[tensor("x", 4, 32)], init=init)
+    assert ops(task.forward) == ["mul.Tensor"]
+
+
 def test_a_size_of_one_is_allowed_where_the_code_agrees_with_its_graph() -> None:
     task = capture_text(RMS_NORM, "RMSNorm", inputs=[tensor("x", 4, 6, 64)])
     assert symbols(task) == {"B": (4, 1, None), "T": (6, 1, None)}

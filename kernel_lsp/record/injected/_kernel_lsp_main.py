@@ -5,6 +5,8 @@ Runs inside the user's interpreter: Python 3.9 or newer, standard library only.
 
 from __future__ import annotations
 
+import atexit
+import signal
 import sys
 import time
 from typing import Any
@@ -85,4 +87,16 @@ def hide_interrupt():
         if not issubclass(kind, KeyboardInterrupt):
             shown(kind, error, trace)
 
+    hook._hides_interrupt = True  # type: ignore[attr-defined]  # a mark of ours
     sys.excepthook = hook
+
+
+def register_end(finish):
+    """Call `finish` when the program ends. The interrupt of a limit may come then, and is not heard any more."""
+
+    def end():
+        if getattr(sys.excepthook, "_hides_interrupt", False):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        finish()
+
+    atexit.register(end)

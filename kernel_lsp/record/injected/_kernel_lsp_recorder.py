@@ -7,7 +7,6 @@ away at the end. Each process of the program writes a part, a JSON file; `kernel
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import json
@@ -38,7 +37,7 @@ from _kernel_lsp_calls import (
 )
 from _kernel_lsp_imports import Files, Finder
 from _kernel_lsp_literals import all_parts, literal, parts_without_literal
-from _kernel_lsp_main import hide_interrupt, watch_main
+from _kernel_lsp_main import hide_interrupt, register_end, watch_main
 from _kernel_lsp_rests import MAX_UNCHECKED, Rests, of_class
 from _kernel_lsp_spelling import init_of
 
@@ -64,7 +63,7 @@ def start():
             hide_interrupt()
         recorder = Recorder(**fields)
         sys.meta_path.insert(0, Finder(recorder))
-        atexit.register(recorder.finish)
+        register_end(recorder.finish)
         os.register_at_fork(after_in_child=recorder.abandon)
 
 
@@ -114,7 +113,7 @@ class Recorder:
             if not getattr(module.__spec__, "_initializing", False):
                 self.wrap_functions(module)
         self.guarded(self.write, False)
-        atexit.register(self.finish)  # before what torch itself does at the end
+        register_end(self.finish)  # before what torch itself does at the end
         watch_main(self)
 
     def _watch_modules(self, base):

@@ -132,7 +132,27 @@ def arguments_of(value):
     changed = [(field, each) for field, each in given if not is_default(field, each)]
     if not hasattr(kind, "__post_init__") and not all(field.init for field, _ in changed):
         return None
-    return [(field.name, each) for field, each in changed if field.init]
+    return [(field.name, each) for field, each in changed if field.init] + kept_beside_fields(value)
+
+
+def kept_beside_fields(value):
+    """Return the plain attributes that an object whose constructor takes any keyword has beside its fields, as
+    configurations of transformers have; but those that `__post_init__` assigns."""
+    kind = type(value)
+    if not takes_any_keyword(kind):
+        return []
+    known = {field.name for field in dataclasses.fields(kind)}
+    for base in kind.__mro__:
+        made = inspect.unwrap(vars(base).get("__post_init__", None) or object)
+        known.update(getattr(getattr(made, "__code__", None), "co_names", ()))
+    held = getattr(value, "__dict__", {}).items()
+    return [(name, each) for name, each in held if name not in known and each is not None and single(each) is not None]
+
+
+def takes_any_keyword(kind):
+    """Return True if a class's constructor, or what a decorator put in its place, has ``**keywords``."""
+    code = getattr(kind.__init__, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 def is_default(field, given):

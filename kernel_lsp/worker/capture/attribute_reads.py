@@ -8,6 +8,7 @@ reads attributes by computed names can read all of them.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dis
 import functools
 import inspect
@@ -48,6 +49,8 @@ READ_ALL = frozenset(
     "vars __dict__ eval exec __getattr__ __getattribute__ asdict astuple fields getmembers dir __getstate__".split()
 )
 """Names whose use can read every attribute."""
+MAPPED = ("__getattribute__", "__getattr__")
+"""Methods that may map the names of attributes to others."""
 OF_KEYS = frozenset(["get", "pop", "setdefault"])
 """Methods of a dictionary that take a key which may be absent."""
 LOADS = frozenset("LOAD_ATTR LOAD_METHOD LOAD_GLOBAL LOAD_NAME LOAD_SUPER_ATTR LOAD_SUPER_METHOD IMPORT_FROM".split())
@@ -192,7 +195,7 @@ class _Reader:
     def follow(self, value: Any) -> None:
         """Follow what a name stands for: a function, a class that may be constructed, a module, an object."""
         if isinstance(value, types.ModuleType):
-            if (self._is_users(value.__name__) or self._is_installed(value.__name__)) and self._is_new(value):
+            if (self._is_users(value.__name__) or is_installed(value.__name__)) and self._is_new(value):
                 for name, member in vars(value).items():
                     self._offer(name, member)
         elif isinstance(value, type):
@@ -221,7 +224,7 @@ class _Reader:
         space = function.__globals__
         file = str(space.get("__name__"))
         is_followed = self._is_users(file)
-        if not is_followed and not file.startswith("torch.nn.modules.") and not self._is_installed(file):
+        if not is_followed and not file.startswith("torch.nn.modules.") and not is_installed(file):
             return
         if is_followed:
             attributes, keys = _optional_names(function.__code__)
@@ -247,17 +250,33 @@ class _Reader:
             return package not in sys.builtin_module_names
         return package in self._packages or is_user_file(file)
 
-    def _is_installed(self, module: str) -> bool:
-        """Return True for other packages, whose functions may read attributes of a module that they are given."""
-        file = getattr(sys.modules.get(module), "__file__", None) or ""
-        return _package(module) not in NOT_USERS and any(f"{os.sep}{name}{os.sep}" in file for name in INSTALLED)
-
     def _is_new(self, value: Any) -> bool:
         """Note an object, which is kept so that its identity stays its own."""
         if id(value) in self._seen:
             return False
         self._seen[id(value)] = value
         return True
+
+
+def is_installed(module: str) -> bool:
+    """Return True for packages that are neither the user's nor torch's, whose functions may read attributes of a module
+    that they are given."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return _package(module) not in NOT_USERS and any(f"{os.sep}{name}{os.sep}" in file for name in INSTALLED)
+
+
+def computed_attributes(value: Any, read: NamesRead) -> dict[str, Any]:
+    """Return what an object of an installed class computes for names that are `read`: its properties, and the names
+    that its `__getattribute__` or `__getattr__` maps to others. That code is not followed: its values are compared."""
+    bases = [base for base in type(value).__mro__ if read.is_decided and is_installed(base.__module__)]
+    names = {name for base in bases for name, each in vars(base).items() if isinstance(each, property) and name in read}
+    if any(name in vars(base) for base in bases for name in MAPPED):
+        names |= {name for name in read.names if name.isidentifier() and not name.startswith("__")}
+    found = {}
+    for name in sorted(names):
+        with contextlib.suppress(Exception):  # a property of any package may raise anything
+            found[name] = getattr(value, name)
+    return found
 
 
 def _package(module: str) -> str:

@@ -8,11 +8,12 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import ModuleType
 from typing import Any, Callable
 
@@ -288,7 +289,7 @@ def _evaluated(module: ModuleType, node: ast.expr) -> Any:
     if isinstance(node, ast.Call):
         leading = [_evaluated(module, each) for each in node.args]
         given = {each.arg or "": _evaluated(module, each.value) for each in node.keywords}
-        return _named(module, ast.unparse(node.func))(*leading, **given)
+        return _with_attributes(_named(module, ast.unparse(node.func))(*leading, **given), given)
     if isinstance(node, (ast.Tuple, ast.List)):
         parts = [_evaluated(module, part) for part in node.elts]
         return tuple(parts) if isinstance(node, ast.Tuple) else parts
@@ -298,6 +299,18 @@ def _evaluated(module: ModuleType, node: ast.expr) -> Any:
     if isinstance(node, (ast.Name, ast.Attribute)):
         return _named(module, ast.unparse(node))
     return ast.literal_eval(node)
+
+
+def _with_attributes(built: Any, given: Mapping[str, Any]) -> Any:
+    """Return a dataclass's object with those attributes set that its constructor, which takes any keyword, ignored: a
+    recording has what was assigned later."""
+    code = getattr(type(built).__init__, "__code__", None)
+    if is_dataclass(built) and code is not None and code.co_flags & inspect.CO_VARKEYWORDS:
+        ours = {each.name for each in fields(built)}
+        for name, value in given.items():
+            if name not in ours and getattr(built, name, value) != value:
+                setattr(built, name, value)
+    return built
 
 
 def _named(module: ModuleType, dotted: str) -> Any:
@@ -315,8 +328,6 @@ def _named(module: ModuleType, dotted: str) -> Any:
 
 def _init_example(found: Any) -> str:
     """Return an example from the constructor's signature: ``dim=64, eps=1e-06``."""
-    import inspect
-
     try:
         parameters = list(inspect.signature(found).parameters.values())
     except (TypeError, ValueError):

@@ -23,7 +23,7 @@ from ..shipped.operator_settings import (
     slots_of,
 )
 from .attempt import Attempt
-from .attribute_reads import MAX_DEPTH, OWN_ATTRIBUTES, NamesRead, named_parts, names_read
+from .attribute_reads import MAX_DEPTH, OWN_ATTRIBUTES, NamesRead, computed_attributes, named_parts, names_read
 from .captured import Captured
 from .load import Callee
 
@@ -158,6 +158,8 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
     found = {f"{path}.__class__.__name__": type(value).__name__} if has_code else {}
     inside = {name: each for name, each in _inside(value).items() if isinstance(name, str) and "." not in name}
     named = [name for name in inside if name in read]
+    computed = {name: each for name, each in computed_attributes(value, read).items() if name not in inside}
+    found.update({f"{path}.{name}": each for name, each in computed.items() if _has_text(each)})
     for name in inside if isinstance(value, dict) and len(inside) <= MAX_VALUES else named:
         found.update(_plain_values(f"{path}.{name}", _python_number(inside[name]), read, owner, depth - 1))
     found.update(_absent(path, value, read))
