@@ -42,13 +42,14 @@ from kernel_lsp.generate.codegen.routines.sorting import (
     sort_capacity,
 )
 from kernel_lsp.generate.codegen.routines.window_gradients import render_window_gradients
-from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows
+from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows, side_sums
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
 from kernel_lsp.generate.codegen.rows.online_rows import OnlineRowRenderer
 from kernel_lsp.generate.codegen.rows.packed_columns import PackedColumnRenderer
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
+from kernel_lsp.generate.codegen.rows.side_sums import SideSumRenderer
 from kernel_lsp.generate.codegen.scans import scan
 from kernel_lsp.generate.codegen.scans.scan import render_scan
 from kernel_lsp.generate.codegen.scans.scan_schedule import (
@@ -83,8 +84,10 @@ from kernel_lsp.generate.schedule.box_knobs import choose_box, choose_box_blocks
 from kernel_lsp.generate.schedule.column_knobs import (
     choose_column_sums,
     choose_lines,
+    choose_side_sums,
     column_sum_comment,
     line_comment,
+    side_sum_comment,
 )
 from kernel_lsp.generate.schedule.contraction_defaults import (
     split_comment,
@@ -374,8 +377,15 @@ class GroupRenderer:
         return RenderedGroup((text,), is_valid=chosen.is_valid)
 
     def _column_sums(self, group: RowGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
         chooser = RowChooser(self.choices, self.workload, group, self.threads)
+        if not group.is_column_contiguous:
+            kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *side_sums.LOCAL_NAMES))
+            chosen = choose_side_sums(chooser, kernel.name)
+            names = [self.tensor_names[entry.tensor] for entry in group.column_sums]
+            comment = side_sum_comment(chosen.schedule, names)
+            text = SideSumRenderer(kernel, group, chosen.schedule).render(comment)
+            return RenderedGroup((text,), is_valid=chosen.is_valid)
+        kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
         chosen = choose_column_sums(chooser, kernel.name)
         comment = column_sum_comment(chosen.schedule, [self.tensor_names[entry.tensor] for entry in group.column_sums])
         text = ColumnSumRenderer(kernel, group, chosen.schedule).render(comment)

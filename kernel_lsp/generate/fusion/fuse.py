@@ -115,18 +115,19 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """Return the first root that is ready: single values first, which whole groups may need. Sums over parts of rows
-    may join the kernel of those rows, and a pointwise root any row group: they are the last choices."""
+    """Return the first root that is ready: single values first, which whole groups may need. Sums over parts of
+    rows, or over their lines, may join the kernel of those rows, and a pointwise root any row group: they are the last
+    choices."""
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
-    hard = sorted(filter(progress.graph.is_hard, ready), key=lambda tensor: _is_of_parts(progress, tensor))
+    hard = sorted(filter(progress.graph.is_hard, ready), key=lambda tensor: _joins_rows(progress, tensor))
     single = [tensor for tensor in hard if tensor.n_elements.constant == 1]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
     return (single or hard or forced or ready)[0]
 
 
-def _is_of_parts(progress: Progress, tensor: Tensor) -> bool:
+def _joins_rows(progress: Progress, tensor: Tensor) -> bool:
     definition = progress.graph.definitions[tensor]
-    return isinstance(definition, Reduction) and definition.parts is not None
+    return isinstance(definition, Reduction) and (definition.parts is not None or definition.of_lines)
 
 
 def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kernel_lsp.generate.ir.atoms import Variable
-from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, IndexValue, Loop, Operation, Scalar, accesses, nodes
 from kernel_lsp.generate.ir.tensor import (
     Attention,
@@ -91,6 +91,8 @@ def operands_of(definition: Definition) -> list[Tensor]:
 MAX_REPEATED_NODES = 60
 """Maximum nodes per element of a pointwise definition that several kernels recompute. A larger one is computed once and
 stored. What it reads of smaller tensors does not count: that is computed once for many elements."""
+MIN_BROADCAST = 32
+"""Minimum elements that read each element of a sum, found by a loop of each thread, for the sum to be stored."""
 MAX_FREE_OPERATIONS = 2
 _COSTLY = "exp exp2 expm1 log log1p log2 log10 erf erfc tanh sigmoid gelu gelu_tanh silu pow sin cos tan"
 COSTLY = frozenset(_COSTLY.split())
@@ -211,6 +213,8 @@ class DefinitionGraph:
             return True
         has_loop = any(isinstance(node, Loop) for node in nodes(definition.body))
         if has_loop:
+            if any(_is_broadcast(tensor, consumer) for consumer in consumers):
+                return True
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
         is_large = len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
         return is_large and not self._stays_in_rows(tensor)
@@ -288,6 +292,12 @@ class DefinitionGraph:
             pending += [read for read in self.reads(reader) if read not in found]
             found.update(pending)
         return size
+
+
+def _is_broadcast(tensor: Tensor, consumer: Tensor) -> bool:
+    """Return True if many elements of the consumer read each element of the tensor, or an open number of them."""
+    per_element = divide_exactly(consumer.n_elements, tensor.n_elements)
+    return per_element is not None and (per_element.constant is None or per_element.constant >= MIN_BROADCAST)
 
 
 def _turns(loop: Loop) -> list[Variable]:

@@ -30,6 +30,8 @@ def grow_rows(progress: Progress, seed: Tensor, definition: Reduction) -> tuple[
 
 MAX_SUMMED_COLUMNS = 8192
 """Maximum columns whose sums one block keeps in registers: 16 per thread for 512 threads."""
+MAX_SIDE_COLUMNS = 256
+"""The same where rows lie side by side, a warp of them: 16 per thread for 512 threads."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class _RowDraft:
         definition = self.progress.graph.definitions[tensor]
         if isinstance(definition, Reduction) and definition.parts is not None and not is_seed and not self.is_of_parts:
             self._offer_column_sum(tensor, definition, definition.parts)
+            if tensor not in self.roots and self.space.matches(definition, self.progress.sizes):
+                self._offer_reduction(tensor, definition)
         elif isinstance(definition, Reduction) and definition.of_lines and not is_seed:
             self._offer_line_sum(tensor, definition)
         elif isinstance(definition, Reduction) and definition.contraction is None:
@@ -137,10 +141,7 @@ class _RowDraft:
         the rows that one reads."""
         columns = [variable for variable in definition.variables if variable is not parts.part]
         sizes, shape = self.progress.sizes, self.space.shape("r")
-        is_plain = [kind for kind, _ in self.space.pattern] == ["o", "r"]
-        if not 0 < (self.space.column.extent.constant or 1) <= MAX_SUMMED_COLUMNS:
-            return
-        if not is_plain or definition.kind != "sum" or definition.variables[:1] != (parts.part,):
+        if definition.kind != "sum" or not self._has_columns(definition, parts):
             return
         if not sizes.same(parts.n_rows, self.space.row.extent):
             return
@@ -159,6 +160,15 @@ class _RowDraft:
         if scalar is not None:
             self.column_sums.append(ColumnSum(tensor, parts.part, length, scalar, self._level(scalar)))
             self.roots.append(tensor)
+
+    def _has_columns(self, definition: Reduction, parts: Parts) -> bool:
+        """Return True if a block may keep the sums of all columns: of rows one after the other, or side by side."""
+        kinds = [kind for kind, _ in self.space.pattern]
+        if kinds == ["o", "r"]:
+            is_short = 0 < (self.space.column.extent.constant or 1) <= MAX_SUMMED_COLUMNS
+            return is_short and definition.variables[0] is parts.part
+        is_short = 0 < (self.space.column.extent.constant or 0) <= MAX_SIDE_COLUMNS
+        return kinds == ["o", "r", "o"] and is_short and definition.variables[-1] is parts.part
 
     def _offer_line_sum(self, tensor: Tensor, definition: Reduction) -> None:
         """Add a sum over each line of this group's rows."""

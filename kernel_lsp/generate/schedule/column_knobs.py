@@ -12,6 +12,7 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     MAX_CACHED_BYTES,
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_STAGED_BYTES,
+    WARP,
     RowSchedule,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
@@ -100,6 +101,42 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
         threads *= 2
     width = max(width for width in widths if width * chooser.widest <= MAX_SUMMED_PACK_BYTES or width == 1)
     return _schedule(chooser, RowSchedule(threads, 1, width, True))
+
+
+SIDE_SUM_THREADS = 512
+"""Threads per SM that sum over rows side by side: 128 registers each, for a row, the sums and the computation."""
+MAX_SIDE_ITEMS = 16
+
+
+def lanes_of_tile(n_columns: int) -> int:
+    """Return the threads that share a row side by side with others, with at most `MAX_SIDE_ITEMS` columns of it."""
+    lanes = 4
+    while n_columns > MAX_SIDE_ITEMS * lanes:
+        lanes *= 2
+    return lanes
+
+
+def choose_side_sums(chooser: RowChooser, kernel: str) -> ChosenRows:
+    """Read the knobs of `kernel`, of rows side by side; return its schedule, or the default one where they are
+    impossible."""
+    n_columns, n_parts = chooser.n_columns, _n_parts(chooser)
+    lanes = chooser.threads // WARP if chooser.threads else lanes_of_tile(n_columns)
+    picked = chooser.choices.pick_int(f"{kernel}.threads", (4, 8, 16, 32), lanes, "threads that share a row")
+    threads = lanes if chooser.threads else picked
+    n_kept = -(-n_columns // threads) * (2 + len(chooser.group.column_sums))
+    is_valid = n_kept <= MAX_KEPT and threads * WARP <= MAX_RESIDENT_THREADS
+    threads = threads if is_valid else lanes
+    n_blocks = min(-(-n_parts // chooser.workload.n_multiprocessors), MAX_RESIDENT_THREADS // (threads * WARP))
+    return ChosenRows(RowSchedule(threads, WARP, 1, True, resident=max(1, n_blocks)), is_valid)
+
+
+def side_sum_comment(schedule: RowSchedule, names: Sequence[str]) -> str:
+    """Return the comment above the kernel."""
+    return (
+        f"Blocks of {schedule.threads} threads per row take tile after tile of {schedule.rows} rows side by side, "
+        "which stay in registers, and so do the sums over rows of each thread's columns: a part of "
+        f"{' and '.join(names)}."
+    )
 
 
 CLUSTERS = (2, 4, 8)

@@ -23,7 +23,7 @@ from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
-EACH, TOGETHER, ONE_BLOCK, COOPERATIVE = "each", "together", "one_block", "cooperative"
+EACH, TOGETHER, SMALL, ONE_BLOCK, COOPERATIVE = "each", "together", "small", "one_block", "cooperative"
 MAX_SHARED_ELEMENTS = 1 << 23
 """Maximum elements that groups of a stage read and write to share a launch by default, whatever they are: a larger one
 may need a block size or a cluster of its own."""
@@ -34,6 +34,9 @@ BLOCK_THREADS, GRID_THREADS, SMALL_THREADS = 1024, 256, 128
 MAX_TINY_ELEMENTS = 1 << 10
 """Maximum elements, a constant number, that an operation reads and writes for `GRID_THREADS` threads in its only block:
 four per thread."""
+MAX_SMALL_GROUP_ELEMENTS = 1 << 18
+"""Maximum elements that a group reads and writes to share a launch with others of its stage beside large groups: it
+takes less time than a launch."""
 MAX_SMALL_ELEMENTS = 1 << 17
 """Maximum elements that an operation reads and writes for small blocks in a shared grid. The gradients of a linear
 layer took 2.7 us on an H200 with 256 threads and 2.1 with 128 for (64, 128) to 128, 5.7 and 5.9 for (64, 1600)."""
@@ -129,8 +132,9 @@ class LaunchPlanner:
         """Return the stages of positions that share launches."""
         if mode in (ONE_BLOCK, COOPERATIVE):
             return self.stages
-        if mode == TOGETHER:
-            stages = [[position for position in stage if self._is_kernel(position)] for stage in self.stages]
+        if mode in (TOGETHER, SMALL):
+            may_share = self._is_kernel if mode == TOGETHER else self._is_small
+            stages = [[position for position in stage if may_share(position)] for stage in self.stages]
             return [stage for stage in stages if len(stage) > 1]
         return []
 
@@ -138,6 +142,8 @@ class LaunchPlanner:
         modes = [EACH]
         if self._shared(TOGETHER):
             modes.append(TOGETHER)
+        if (small := self._shared(SMALL)) and small != self._shared(TOGETHER):
+            modes.append(SMALL)
         if len(self.groups) > 1 and all(self._is_kernel(position) for position in range(len(self.groups))):
             if self._n_elements(range(len(self.groups))) <= MAX_OFFERED_BLOCK_ELEMENTS:
                 modes.append(ONE_BLOCK)
@@ -151,7 +157,7 @@ class LaunchPlanner:
             return ONE_BLOCK
         if TOGETHER in modes and (self._n_elements(everything) <= MAX_SHARED_ELEMENTS or self._are_plain()):
             return TOGETHER
-        return EACH
+        return SMALL if SMALL in modes else EACH
 
     def _are_plain(self) -> bool:
         """Return True if the groups that may share launches read memory once, whatever the size of their blocks. A step
@@ -170,6 +176,9 @@ class LaunchPlanner:
         if isinstance(group, ContractionGroup):
             return group.operand is None
         return isinstance(group, ElementwiseGroup) or (isinstance(group, RowGroup) and not group.line_sums)
+
+    def _is_small(self, position: int) -> bool:
+        return self._is_kernel(position) and self._n_elements([position]) <= MAX_SMALL_GROUP_ELEMENTS
 
     def _n_elements(self, positions: Sequence[int]) -> int:
         """Return the number of elements that the groups read or write at the captured sizes."""
@@ -191,4 +200,4 @@ def _is_plain(group: Group) -> bool:
     return isinstance(group, ElementwiseGroup) and not any(loops)
 
 
-__all__ = ["COOPERATIVE", "EACH", "ONE_BLOCK", "TOGETHER", "LaunchPlanner"]
+__all__ = ["COOPERATIVE", "EACH", "ONE_BLOCK", "SMALL", "TOGETHER", "LaunchPlanner"]

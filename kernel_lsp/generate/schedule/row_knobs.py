@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows.packed_columns import loads_packs_of_rows
 from kernel_lsp.generate.codegen.rows.register_values import can_hold
+from kernel_lsp.generate.codegen.rows.row_cache import may_keep
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
@@ -54,6 +55,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     ONLINE_THREADS,
     PLAIN_THREADS,
     PORTABLE_CLUSTER,
+    SHARING,
     SHORT_IN_BLOCK,
 )
 
@@ -281,8 +283,7 @@ class RowChooser:
             return self._sharing_many()
         is_open = self.group.column.extent.constant is None
         is_worth_it = not is_open or n_columns * self._kept_bytes() >= LONG_BYTES or self._is_large()
-        values = self._cache_values()[1:] if is_worth_it else ()
-        on_chip = (self._sharing_on_chip(filling, held=value == HELD) for value in values)
+        on_chip = (self._sharing_on_chip(filling, held=v == HELD) for v in self._cache_values()[1:] if is_worth_it)
         return next(filter(None, on_chip), None) or self._sharing_uncached(filling)
 
     def _default_cluster(self) -> RowSchedule | None:
@@ -312,7 +313,7 @@ class RowChooser:
         """Return the schedule with the fewest blocks that fill the GPU and keep a row in registers, or hold what later
         passes need: a layer norm's gradients over 16 MB took 30.0 us on an H200 so, 38.8 us with two reads."""
         width = self._default_width()
-        for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8), (1024, 32), (1024, 64), (1024, 128)):
+        for threads, blocks in SHARING:
             if blocks > self.workload.n_multiprocessors or (blocks * 2 <= filling) or not self._can_run(blocks):
                 continue
             schedule = self._with_items(self._with_teams(RowSchedule(threads, 1, width, True, blocks, held=held)))
@@ -481,7 +482,7 @@ class RowChooser:
         for level, scalar in entries:
             for access in accesses(scalar):
                 is_row = with_weights or group.row in access.variables or group.row.extent.constant == 1
-                if group.column in access.variables and is_row and access.mask is None:
+                if group.column in access.variables and is_row and may_keep(access, group):
                     levels.setdefault(access.digest, set()).add(level)
                     found[access.digest] = access
         return [(access, levels[digest]) for digest, access in found.items()]

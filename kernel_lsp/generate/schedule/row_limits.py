@@ -11,6 +11,9 @@ PORTABLE_CLUSTER = 8
 """Maximum blocks of a cluster on every GPU with clusters."""
 L2_BYTES = 36 << 20
 """Bytes of active rows that stay in an H200's L2 cache (50 MB) between two passes; their results are evicted early."""
+SHARING = ((512, 2), (512, 4), (512, 8), (1024, 8), (512, 16), (1024, 32), (1024, 64), (1024, 128))
+"""Threads and numbers of blocks that may share a row on chip, clusters first: gradients of a batch norm of 64 channels
+of 0.8 MB each and a ReLU took 64.7 us on an H200 by clusters of 16 blocks, 79.3 by a grid of 32 per channel."""
 SHORT_IN_BLOCK = 256
 """Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
 LARGE_BYTES = 32 << 20

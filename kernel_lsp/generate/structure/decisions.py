@@ -103,6 +103,7 @@ def plan_structure(lowered: LoweredGraph, choices: Choices, workload: Workload, 
     remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.rows.patterns.extend(pattern_of(definition) for _, definition in found if definition.contraction is None)
+    planner.rows.patterns.extend(map(pattern_of, rows.rows_of_lines(found)))
     for tensor, definition in found:
         planner.plan(tensor, definition)
     return StructurePlan(

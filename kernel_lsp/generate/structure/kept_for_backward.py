@@ -103,8 +103,9 @@ class _Finder:
             if isinstance(definition, Reduction)
             and definition.contraction is None
             and [kind for kind, _ in pattern_of(definition)] == ["o", "r"]
+            and not any(self._behind[access.tensor][0] for access in accesses(definition.body))
         ]
-        """Numbers of rows of the sums that the backward alone has."""
+        """Numbers of rows of the sums that the backward alone has, and whose terms need no reduction."""
 
     def kept(self, names: NamePool) -> Kept:
         given: dict[int, str] = {}
@@ -162,6 +163,8 @@ class _Finder:
             return n_elements * MIN_SHARE <= self._bytes_of_largest and _reads_inputs(tensor)
         if equal in self._results:
             return tensor in self._direct and (n_inputs > 1 or (reductions and not self._is_found_again(tensor)))
+        if isinstance(tensor.definition, Pointwise) and isinstance(tensor.definition.body, Access) and _copied(tensor):
+            return False  # a view: what it is of is kept
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
         return self._level == PRODUCTS and _n_terms(tensor, self._workload) is not None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Constant as ConstantExpression
 from kernel_lsp.core.expression_rules import call
 from kernel_lsp.generate.codegen.kernel import divisible
@@ -13,7 +14,7 @@ from kernel_lsp.generate.fusion.fuse import Structure
 from kernel_lsp.generate.fusion.rows import split_domain
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Loop, compare, index_value, masked, select
+from kernel_lsp.generate.ir.scalar import Access, Loop, Scalar, compare, index_value, masked, select
 from kernel_lsp.generate.ir.sizes import Sizes, to_expression, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
@@ -120,20 +121,15 @@ class StructureRewriter:
         first -split dims number the parts: a matrix's rows, for example."""
         definition = self.definitions.get(tensor, tensor.definition)
         assert isinstance(definition, Reduction)
-        moments = find_moments(tensor) if split < 0 else None
+        moments = find_moments(tensor)
         rows = _SplitRows.of(tensor, definition, split, self._part_length)
         if moments is not None and moments.first in self.definitions:
             self._split_moments(tensor, definition, moments, rows)
             return
         body = definition.body.substitute(rows.replacements)
-        if rows.within.extent * rows.part.extent != rows.columns:
-            inside = compare("lt", index_value(rows.flat), index_value(rows.columns))
-            neutral = identity_of(definition.kind, body.dtype)
-            # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
-            body = select(inside, masked(inside, body, varying=frozenset((rows.part, rows.within))), neutral)
         domain, variables = split_domain(definition, rows.part, rows.within)
-        parts = Parts(rows.part, rows.within, rows.columns) if split > 0 else None
-        of_parts = Reduction(definition.kind, variables, (rows.within,), domain, body, None, parts)
+        body = rows.inside(body, definition.kind)
+        of_parts = Reduction(definition.kind, variables, (rows.within,), domain, body, None, rows.parts)
         self._add_parts(tensor, definition, of_parts)
 
     def _split_moments(self, tensor: Tensor, definition: Reduction, moments: Moments, rows: _SplitRows) -> None:
@@ -145,11 +141,12 @@ class StructureRewriter:
         domain, variables = split_domain(definition, rows.part, rows.within)
         index = [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]
         of_part = Access(first.body.tensor, index)
-        length = count_of(rows.within.extent, of_part.dtype)
-        mean_of_part = op("div", of_part, length)
+        length = rows.count(of_part.dtype, if_empty=0)
+        mean_of_part = op("div", of_part, rows.count(of_part.dtype, if_empty=1))
         value = moments.value.substitute(rows.replacements)
         distance = op("sub", value, op("add", moments.offset, mean_of_part) if moments.offset else mean_of_part)
-        of_parts = Reduction("sum", variables, (rows.within,), domain, op("mul", distance, distance))
+        body = rows.inside(op("mul", distance, distance), "sum")
+        of_parts = Reduction("sum", variables, (rows.within,), domain, body, None, rows.parts)
         self._add_parts(tensor, definition, of_parts)
         combined = self.definitions[tensor]
         assert isinstance(combined, Reduction)
@@ -174,6 +171,7 @@ class _SplitRows:
     columns: Index
     flat: Index
     replacements: dict[Variable, Index]
+    has_lines: bool
 
     @classmethod
     def of(
@@ -186,7 +184,39 @@ class _SplitRows:
         part = Variable("part", -2 * tensor.serial - 2, n_parts)
         within = Variable("within", -2 * tensor.serial - 3, length)
         flat = as_index(part) * length + as_index(within)
-        return cls(part, within, columns, flat, dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True)))
+        places = dict(zip(definition.reduced, unravel_safe(flat, extents), strict=True))
+        return cls(part, within, columns, flat, places, split < 0)
+
+    @property
+    def parts(self) -> Parts | None:
+        """Return the parts of any length; None where they are lines."""
+        return None if self.has_lines else Parts(self.part, self.within, self.columns)
+
+    @property
+    def is_even(self) -> bool:
+        return self.within.extent * self.part.extent == self.columns
+
+    def inside(self, body: Scalar, kind: str) -> Scalar:
+        """Return the term of each column, and the identity element of the reduction behind the last one."""
+        if self.is_even:
+            return body
+        inside = compare("lt", index_value(self.flat), index_value(self.columns))
+        # Reads that all columns share are in bounds for every column. Without a mask they are read once per row.
+        terms = masked(inside, body, varying=frozenset((self.part, self.within)))
+        return select(inside, terms, identity_of(kind, body.dtype))
+
+    def count(self, dtype: DType, *, if_empty: int) -> Scalar:
+        """Return the number of columns of a part."""
+        whole = count_of(self.within.extent, dtype)
+        if self.is_even:
+            return whole
+        first = as_index(self.part) * self.within.extent
+        is_whole, is_empty = (
+            compare("le", index_value(left), index_value(right))
+            for left, right in ((first + self.within.extent, self.columns), (self.columns, first))
+        )
+        rest = select(is_empty, count_of(as_index(if_empty), dtype), count_of(self.columns - first, dtype))
+        return select(is_whole, whole, rest)
 
 
 @dataclass(frozen=True)

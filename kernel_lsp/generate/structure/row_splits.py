@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,17 +10,19 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     MAX_CACHED_BYTES_PER_BLOCK,
     MAX_CLUSTER,
+    WARP,
     n_column_sum_blocks,
 )
 from kernel_lsp.generate.fusion.graph import scalars_of
-from kernel_lsp.generate.fusion.rows import MAX_SUMMED_COLUMNS
+from kernel_lsp.generate.fusion.rows import MAX_SIDE_COLUMNS, MAX_SUMMED_COLUMNS
 from kernel_lsp.generate.ir.index import Index, divide_exactly, product
 from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
-from kernel_lsp.generate.schedule.column_knobs import clusters_of_lines
+from kernel_lsp.generate.schedule.column_knobs import SIDE_SUM_THREADS, clusters_of_lines, lanes_of_tile
 from kernel_lsp.generate.schedule.row_knobs import power_of_two
 from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES
+from kernel_lsp.generate.structure.sum_rewrites import flat_sum
 
 MIN_SPLIT_COLUMNS = 8192
 """Minimum columns of a row to split it over blocks; for shorter rows a second launch would cost more than it saves."""
@@ -33,6 +35,10 @@ MAX_ADDED_ROWS = 1 << 16
 """Maximum rows whose sums one block adds up."""
 MIN_SUMMED_COLUMNS = 64
 """Minimum columns so that every thread of a warp has some."""
+MIN_SIDE_COLUMNS = 32
+"""The same of rows side by side, of which every thread has several columns."""
+MIN_TILES_PER_PART = 4
+"""Minimum tiles of rows side by side for each block that also sums over rows: its sums are combined once."""
 MIN_LINES_PER_MULTIPROCESSOR = 2
 MIN_JOINED_ROWS = 512
 """Minimum rows per multiprocessor for results to join the kernel of their sums: fewer leave it too few threads. The
@@ -54,6 +60,8 @@ class RowSplits:
         if self.spans_rows(definition):
             return len(definition.reduced) - 1
         kinds = [kind for kind, _ in pattern_of(definition)]
+        if kinds == ["r", "o"]:
+            return self._n_leading_of_others(definition)
         if kinds not in (["r"], ["o", "r"], ["r", "o", "r"]):
             return 0
         extents = [variable.extent for variable in definition.reduced]
@@ -67,6 +75,17 @@ class RowSplits:
                 return n_leading
         return 0
 
+    def _n_leading_of_others(self, definition: Reduction) -> int:
+        """Return how many reduced dims number the parts of a sum down columns that other reductions loop over, as the
+        batch does for a channels-last norm over an image's pixels; 0 where none do."""
+        extents = [variable.extent for variable in definition.reduced]
+        columns = pattern_of(definition)[-1]
+        for n_leading in range(1, len(extents)):
+            parts, rest = product(extents[:n_leading]), product(extents[n_leading:])
+            if any(list(other) == [("o", parts), ("r", rest), columns] for other in self.patterns):
+                return n_leading if 1 < self._size(parts) <= MAX_ADDED_ROWS else 0
+        return 0
+
     def is_better_by_lines(self, definition: Reduction, readers: Iterable[Tensor], later: Iterable[Tensor]) -> bool:
         """Return True if lines are the default parts: for a matrix's rows that other reductions loop over, for rows
         whose lines are added up as well and that nothing reads after that, and for rows that `readers` read again and
@@ -75,11 +94,15 @@ class RowSplits:
         other sums are known, reads them on chip where a cluster finds the sums of lines, too: the gradients of a group
         norm took 266 us on an H200 in six launches by lines, and 104 us so."""
         readers = list(readers)
-        if self.spans_rows(definition):
+        if self.spans_rows(definition) or self._n_leading_of_others(definition):
             return True
         if self._has_line_sums(definition) and not any(map(self._is_stored, readers)):
             return not (self._has_kept_lines(definition) and any(map(self._is_stored, later)))
         pattern = pattern_of(definition)
+        if self.parts_beside_rows(definition):
+            return False
+        if self.usual(definition) > 1 and len(pattern) == 3 and not any(map(self._is_stored, readers)):
+            return True
         n_rows = self._size(product(extent for kind, extent in pattern if kind == "o"))
         n_columns = self._size(product(extent for kind, extent in pattern if kind == "r"))
         if n_rows == 1:
@@ -124,6 +147,8 @@ class RowSplits:
     def parts_beside_rows(self, definition: Reduction) -> int:
         """Return the parts of a sum over rows that others loop over, as many as fill the GPU; 0 without such others."""
         pattern = pattern_of(definition)
+        if definition.kind == "sum" and [kind for kind, _ in pattern] == ["r", "o", "r"]:
+            return self._parts_of_tiles(pattern)
         if definition.kind != "sum" or [kind for kind, _ in pattern] != ["r", "o"]:
             return 0
         n_rows, n_columns = (self._size(extent) for _, extent in pattern)
@@ -137,6 +162,18 @@ class RowSplits:
             factor for factor in (8, 4, 2, 1) if most >= factor <= n_rows // (2 * self.workload.n_multiprocessors)
         ]
         return self.workload.n_multiprocessors * factors[0] if factors else 0
+
+    def _parts_of_tiles(self, pattern: Sequence[tuple[str, Index]]) -> int:
+        """Return the parts of sums over rows that lie side by side, whose blocks take tiles of them."""
+        (_, before), (_, columns), (_, after) = pattern
+        n_tiles = self._size(before * after) // WARP
+        if not MIN_SIDE_COLUMNS <= (columns.constant or 0) <= MAX_SIDE_COLUMNS:
+            return 0
+        if not any(list(other) == [("o", before), ("r", columns), ("o", after)] for other in self.patterns):
+            return 0
+        per_multiprocessor = SIDE_SUM_THREADS // (lanes_of_tile(columns.constant or 0) * WARP)
+        parts = self.workload.n_multiprocessors * per_multiprocessor
+        return parts if n_tiles >= MIN_TILES_PER_PART * parts else 0
 
     def lets_results_join(self, tensor: Tensor, definition: Reduction) -> bool:
         """Return True for a sum of rows that lie side by side and whose packs fill the GPU: results that read them too
@@ -169,6 +206,36 @@ class RowSplits:
         n, length = (self._size(product(part)) for part in (extents[:n_leading], extents[n_leading:]))
         n_rows = self._size(product(variable.extent for variable in definition.variables))
         return self._keeps_lines(n, n_rows * n, length)
+
+    def rows_of_lines(self, found: Iterable[tuple[Tensor, Reduction]]) -> Iterator[Reduction]:
+        """Yield the sums over all terms of sums of lines, whose rows a cluster keeps on chip for a result that reads
+        them again: gradients behind a group norm and a SiLU, whose moments the forward has kept, have no other
+        reduction over groups."""
+        for tensor, definition in found:
+            flat = flat_sum(definition)
+            if flat is not None and self._keeps_flat(flat, definition) and self._is_read_by_elements(tensor, flat):
+                yield flat
+
+    def _is_read_by_elements(self, tensor: Tensor, rows: Reduction) -> bool:
+        """Return True if a pointwise result with an element for each of the rows needs the tensor."""
+        n_elements, pending = self._size(product(variable.extent for variable in rows.domain)), [tensor]
+        seen = {tensor}
+        while pending:
+            readers = [reader for reader in self._readers.get(pending.pop(), ()) if reader not in seen]
+            if any(isinstance(r.definition, Pointwise) and self._size(r.n_elements) == n_elements for r in readers):
+                return True
+            seen.update(readers)
+            pending += readers
+        return False
+
+    def _keeps_flat(self, flat: Reduction, definition: Reduction) -> bool:
+        """Return True if a cluster keeps on chip the rows of `flat`, whose lines' sums `definition` adds up."""
+        pattern = pattern_of(flat)
+        n = product(variable.extent for variable in definition.reduced).constant
+        if [kind for kind, _ in pattern] != ["o", "r"] or n is None or n < 2:
+            return False
+        n_rows, length = (self._size(extent) for _, extent in pattern)
+        return self._keeps_lines(n, n_rows * n, length // n)
 
     def _keeps_lines(self, n: int, n_lines: int, length: int) -> bool:
         """Return True if a cluster keeps rows of n lines on chip, `n_lines` in all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.rows.row_reads import first_reads, load_row
@@ -11,6 +12,13 @@ from kernel_lsp.generate.codegen.rows.row_schedule import RowSchedule
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup
 from kernel_lsp.generate.ir.scalar import Access, Scalar, accesses, accesses_outside_loops
+
+
+def may_keep(access: Access, group: RowGroup) -> bool:
+    """Return True if a thread may keep the element in a register: under a mask, too, where rows lie side by side, such
+    as those of parts of any length."""
+    is_plain = access.dtype in (DType.F32, DType.F64) and not group.is_column_contiguous
+    return access.mask is None or is_plain
 
 
 class RowCache:
@@ -111,6 +119,8 @@ class RowCache:
         return scope.declare(f"{self.kernel.local_name(access.tensor)}_value", access.dtype.cuda_type, source)
 
     def _source(self, scope: Scope, access: Access) -> str:
+        if access.mask is not None:
+            return scope.value(access).text
         return self.packing.memory(scope, access)
 
     def shared_reads(self) -> list[Access]:
@@ -150,7 +160,7 @@ class RowCache:
         if self.schedule.vector > 1:
             found = find_packed(scalars, self.packing)
         else:
-            found = [access for access in accesses_outside_loops(*scalars) if access.mask is None]
+            found = [access for access in accesses_outside_loops(*scalars) if may_keep(access, self.group)]
         return [
             access
             for access in found

@@ -1,0 +1,74 @@
+"""Kernels of rows that lie side by side which also sum over the rows, as gradients of a norm over channels need.
+
+A block takes tile after tile of neighbouring rows; each thread keeps the sums of its columns in registers. Every block
+writes one part of each column; a second kernel adds the parts up in a fixed order.
+"""
+
+from __future__ import annotations
+
+from kernel_lsp.core.expression import Constant
+from kernel_lsp.generate.codegen.kernel import RenderedKernel, name_coordinates, rendered
+from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
+from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
+from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.fusion.groups import Store
+from kernel_lsp.generate.ir.index import as_index
+
+LOCAL_NAMES = ("tile",)
+
+
+class SideSumRenderer(ColumnSumRenderer):
+    """Writes the kernel of rows side by side with sums over its rows, a warp of rows wide."""
+
+    def render(self, comment: str) -> RenderedKernel:
+        """Return the kernel with `comment` above it."""
+        outer = self.scope
+        self._declare_sums()
+        self.scope = self._open_rows()
+        for level in range(self.levels):
+            self._pass(level)
+        self._finish()
+        self.scope.close()
+        self.scope = outer
+        self._store_sums()
+        how = ((Constant(self._n_parts),), self._block(), self._conditions())
+        return rendered(self.kernel, comment, outer.lines, *how, min_blocks=self.schedule.resident)
+
+    @property
+    def _n_parts(self) -> int:
+        return self.group.column_sums[0].part.extent.constant or 1
+
+    def _declare_sums(self) -> None:
+        for entry in self.group.column_sums:
+            name = self.scope.names.take(f"{entry.tensor.name}_value")
+            self.scope.line(f"{COMPUTE_TYPE[entry.tensor.dtype]} {name}[{self._n_items()}] = {{}};")
+            self.sums[entry.tensor] = name
+
+    def _open_rows(self) -> Scope:
+        type_, width = self.kernel.index_type, self.schedule.rows
+        n_rows = self.kernel.size("n_rows", self.group.row.extent)
+        n_tiles = f"({n_rows} + {width - 1}) / {width}"
+        tiles = self.scope.open(f"for ({type_} tile = blockIdx.x; tile < {n_tiles}; tile += {self._n_parts})")
+        tiles.line(f"const {type_} my_row = tile * {width} + threadIdx.x % {width};")
+        tiles.line(f"const bool is_row = my_row < {n_rows};")
+        tiles.line(f"const {type_} row = is_row ? my_row : {n_rows} - 1;  // all threads combine")
+        tiles.define(self.group.row, "row")
+        name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
+        return tiles
+
+    def _store_element(self, scope: Scope, store: Store, value: str) -> None:
+        if store.tensor not in self.sums:
+            super()._store_element(scope, store, value)
+            return
+        scope.line(f"{self.sums[store.tensor]}[item] += is_row ? {value} : 0.0f;")
+
+    def _store_sums(self) -> None:
+        """Add up the sums of a column over the warp that has its rows; its first thread stores them."""
+        with self._open_loop() as inner:
+            for tensor, sums in self.sums.items():
+                combine = self.kernel.use("warp_sum", tensor.dtype)
+                inner.line(f"{sums}[item] = {combine}<{self.schedule.rows}>({sums}[item]);")
+            with inner.open(f"if (threadIdx.x % {self.schedule.rows} == 0)") as first:
+                for tensor, sums in self.sums.items():
+                    place = f"{self.packing.pack.name} * {self._n_parts} + blockIdx.x"
+                    first.line(f"{self.kernel.target(tensor)}[{place}] = {sums}[item];")

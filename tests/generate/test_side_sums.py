@@ -1,0 +1,133 @@
+"""Sums over the batch and over space beside reductions of rows: one kernel reads what both need."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernel_lsp.generate.structure import row_splits
+from tests.generate.harness import check, plan_text, tensor
+
+CHANNEL_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(40)); self.b = nn.Parameter(torch.rand(40))
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        square = (x - mean).pow(2).mean(1, keepdim=True)
+        return self.w[:, None, None] * ((x - mean) / torch.sqrt(square + 1e-6)) + self.b[:, None, None]
+"""
+RESPONSE_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.g = nn.Parameter(torch.rand(1, 1, 1, 40)); self.b = nn.Parameter(torch.rand(1, 1, 1, 40))
+    def forward(self, x):
+        peak = torch.norm(x, p=2, dim=(1, 2), keepdim=True)
+        return self.g * (x * (peak / (peak.mean(dim=-1, keepdim=True) + 1e-6))) + self.b + x
+"""
+GATED_GROUP_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 8)
+    def forward(self, x): return F.silu(self.norm(x))
+"""
+EXCITED = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(64, 16); self.b = nn.Linear(16, 64)
+    def forward(self, x):
+        s = torch.sigmoid(self.b(F.relu(self.a(x.mean((2, 3))))))
+        return x * s[:, :, None, None]
+"""
+
+
+@pytest.mark.parametrize("threads", [4, 8, 16])
+def test_gradients_of_a_norm_over_channels_are_one_kernel_with_the_sums_of_its_weights(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_splits, "MIN_TILES_PER_PART", 0)
+    checked = check(
+        CHANNEL_NORM,
+        symbol="M",
+        inputs=[tensor("x", 3, 40, 6, 7)],
+        backward=True,
+        schedule={"m_backward_grad_x.threads": threads},
+        families=("normal", "offset"),
+        sizes=({}, {"B": 1, "H": 1}, {"B": 40, "H": 32, "W": 9}),
+    )
+    launches = [line for line in checked.text.splitlines() if line.startswith("// launch: m_backward")]
+    assert len(launches) == 2
+
+
+def test_few_rows_side_by_side_have_no_kernel_with_sums_over_rows() -> None:
+    program = plan_text(CHANNEL_NORM, symbol="M", inputs=[tensor("x", 3, 40, 6, 7)], backward=True)
+    assert "int tile = " not in program.render({})
+
+
+def test_sums_of_weights_have_the_parts_of_other_sums_of_each_image() -> None:
+    checked = check(
+        RESPONSE_NORM,
+        symbol="M",
+        inputs=[tensor("x", 3, 7, 6, 40)],
+        backward=True,
+        sizes=({}, {"B": 1}, {"B": 5, "C": 9}),
+    )
+    kernels = [part for part in checked.text.split("__global__ ")[1:] if "grad_out[" in part or "grad_out)[" in part]
+    assert len(kernels) == 2  # one reads it for all sums, one for grad_x
+    assert "sum_parts" in kernels[0]
+
+
+def test_sums_over_the_same_parts_share_a_kernel() -> None:
+    text = "def f(x, y): return x.sum(0), (x * y).sum(0)"
+    inputs = [tensor("x", 4100, 8), tensor("y", 4100, 8)]
+    schedule = {"f.sum.split": 8, "f.sum_2.split": 8}
+    checked = check(text, inputs=inputs, schedule=schedule, sizes=({}, {"B": 5}))
+    assert checked.n_kernels == 2
+
+
+def test_gradients_behind_a_group_norm_and_a_gate_keep_a_group_on_chip() -> None:
+    checked = check(
+        GATED_GROUP_NORM,
+        symbol="M",
+        inputs=[tensor("x", 3, 8, 16, 24)],
+        backward=True,
+        families=("normal", "offset"),
+        sizes=({}, {"B": 1, "H": 8, "W": 8}),
+    )
+    assert "keeps: rstd" in checked.text
+    assert checked.text.count("launch: m_backward") == 2
+    assert "_of_line" in checked.text
+
+
+def test_products_that_a_whole_plane_reads_are_computed_once_and_small_groups_share_launches() -> None:
+    inputs = [tensor("x", 3, 64, 16, 24)]
+    checked = check(EXCITED, symbol="M", inputs=inputs, backward=True, schedule={"m_backward.launches": "small"})
+    kernel = next(part for part in checked.text.split("__global__ ")[1:] if "m_backward_grad_x(" in part[:80])
+    assert "a_weight" not in kernel
+    assert checked.text.count("keeps: ") == 2  # a view of what is kept is not
+
+
+def test_small_groups_share_launches_beside_large_ones() -> None:
+    inputs = [tensor("x", 32, 64, 56, 56)]
+    assert "m_backward_together" in plan_text(EXCITED, symbol="M", inputs=inputs, backward=True).render({})
+
+
+@pytest.mark.parametrize("n", [4096, 4100])
+def test_moments_down_columns_are_those_of_parts_of_any_length(n: int) -> None:
+    checked = check(
+        "def f(x, w, b): return F.batch_norm(x, None, None, w, b, True)",
+        inputs=[tensor("x", n, 64), tensor("w", 64), tensor("b", 64)],
+        families=("normal", "offset", "constant_rows"),
+        sizes=({}, {"B": 3}, {"B": 2049}),
+    )
+    assert "squares_parts" in checked.text
+    assert checked.n_kernels == 3
+
+
+def test_parts_down_columns_stay_in_registers_for_their_second_sum() -> None:
+    text = "def f(x, w, b): return F.batch_norm(x, None, None, w, b, True)"
+    rendered = plan_text(text, inputs=[tensor("x", 8192, 1024), tensor("w", 1024), tensor("b", 1024)]).render({})
+    assert "x_row[32];" in rendered
