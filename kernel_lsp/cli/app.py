@@ -376,6 +376,13 @@ def synthesize(
     ] = "",
     scale: Annotated[str, typer.Option(metavar="cpu|cuda", help="Sizes and time bounds of the tasks.")] = "cpu",
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PURPOSE=]MODEL", help="propose=M composes every second task, judge=M judges baselines, M both."
+        ),
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Maximum cost of models.")] = None,
     python: Python = None,
     as_json: Json = False,
 ) -> None:
@@ -386,9 +393,15 @@ def synthesize(
     import kernel_lsp.cli.synthesize as command
 
     request = command.SynthesisRequest(
-        seed=seed, scale=scale, max_operators=operators, compiler=compiler, held_out=tuple(held_out or ())
+        seed=seed,
+        scale=scale,
+        max_operators=operators,
+        compiler=compiler,
+        held_out=tuple(held_out or ()),
+        models=tuple(model or ()),
     )
-    raise typer.Exit(command.main(number, out, request, jobs, {"python": python}, as_json))
+    overrides = {"python": python, "budget_usd": budget}
+    raise typer.Exit(command.main(number, out, request, jobs, overrides, as_json))
 
 
 @app.command()

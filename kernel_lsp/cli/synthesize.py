@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lsp.cli import console
+from kernel_lsp.cli.console import paste
 from kernel_lsp.config import load_settings
 from kernel_lsp.core.words import counted, fitted
 from kernel_lsp.errors import UserError
 from kernel_lsp.synthesize.attempt import Attempt
+from kernel_lsp.synthesize.models import open_task_models
 from kernel_lsp.synthesize.request import SCALES, SynthesisFolder, SynthesisRequest
 from kernel_lsp.synthesize.run import Synthesis, SynthesisSummary, summarize, synthesize
 
@@ -35,8 +37,9 @@ async def main(
         raise UserError(f"there is no scale '{request.scale}'", next_step=f"scales: {', '.join(SCALES)}")
     settings, folder = load_settings(Path.cwd(), overrides), SynthesisFolder(out.absolute())
     processes = n_processes or len(os.sched_getaffinity(0))
+    models = open_task_models(request.models, settings, Path.cwd(), {"paste": paste}, console.say_prompt)
     with console.stage(f"synthesizing {counted(n_tasks, 'task')} with --jobs {processes}"):
-        synthesis = await synthesize(n_tasks, request, folder, settings, processes, _Progress())
+        synthesis = await synthesize(n_tasks, request, folder, settings, processes, _Progress(), models)
     summary = summarize(synthesis, folder)
     if as_json:
         console.print_json(summary)
@@ -77,6 +80,8 @@ def _print(summary: SynthesisSummary) -> None:
     say(f"{summary.n_tasks}/{summary.n_wanted} tasks in {summary.folder}", style="bold", markup=False)
     say(f"  attempts   {summary.n_attempts}, of them resumed {summary.n_resumed}", markup=False)
     say(f"  duplicates {summary.n_duplicates} by graph hash; {summary.n_captured} can be captured", markup=False)
+    by = ", ".join(f"{proposer} {n}" for proposer, n in summary.proposers.items())
+    say(f"  composed   by {by or 'nobody'}; {counted(summary.n_opinions, 'opinion')} of models", markup=False)
     say(f"  device     {summary.device}, compiled by {summary.compiler}", markup=False)
     say(f"  held out   {summary.n_held_out} compared, {len(summary.untraced_held_out)} untraced", markup=False)
     for target, reason in summary.untraced_held_out.items():

@@ -1,4 +1,4 @@
-"""Synthesize tasks: draws of the worker pass through filters, in parallel, and are written with an index.
+"""Synthesize tasks: draws of the worker and compositions of models pass through filters, and are written with an index.
 
 In: a seed, a number, held-out folders. Out: KernelBench files and a Parquet index. The worker draws and measures; every
 threshold is here or in `verify.task_filters`.

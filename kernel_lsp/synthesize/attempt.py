@@ -6,8 +6,8 @@ The cheap filters come first. An attempt depends on its seed and index alone, ap
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from kernel_lsp.core.task import Graph, GraphNode, TargetSource
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.pytorch import read_target
-from kernel_lsp.synthesize.request import DEVICE_SCALES, SCALES, SynthesisFolder, SynthesisRequest
+from kernel_lsp.synthesize.models import NotComposed, TaskModels, read_signatures
+from kernel_lsp.synthesize.request import DEVICE_SCALES, GROWTH, SCALES, SynthesisFolder, SynthesisRequest
 from kernel_lsp.verify.task_filters import N_SEEDS, GraphView, judge, redundancies, referred
 
 MAX_SIMILARITY = 0.7
@@ -27,11 +28,14 @@ TRACE_DEADLINE_S = 60.0
 
 
 class Trace(Noun):
-    """A task's normalized graph: its hash, n-grams of operators, and operators in order."""
+    """A task's normalized graph: its hash, n-grams of operators, and operators in order. `largest` is in elements of a
+    tensor."""
 
     graph_hash: str
     grams: tuple[str, ...]
     ops: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    largest: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ EXAMINE_DEADLINE_S = 60.0
 FILTERS = (
     *("composed", "traced", "duplicate", "held-out", "runs-eager", "not-finite", "range", "std-over-seeds"),
     *("std-along-axis", "weights-impact", "inputs-impact", "determinism", "runs-compiled", "device-time"),
-    *("redundancy", "inefficiency"),
+    *("redundancy", "inefficiency", "opinion"),
 )
 """Filters in the order in which they run. A task is dropped by the first that flags it."""
 LINEAR = frozenset(("mm", "addmm", "bmm", "linear", "convolution"))
@@ -80,15 +84,16 @@ RANKING = frozenset(("argmax", "argmin", "argsort"))
 
 class Attempt(Noun):
     """One attempt. `dropped_by` is empty for a task that passed every filter but `duplicate`, which is decided in the
-    order of the indices."""
+    order of the indices. `n_flops` is None for a model's task, `opinion` where no model was asked or answered."""
 
     index: int
     proposer: str = "rules"
+    request_key: str = ""
     text: str = ""
     operators: tuple[str, ...] = ()
     structure: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
-    n_flops: int = 0
+    n_flops: int | None = 0
     trace: Trace | None = None
     nearest: str = ""
     similarity: float = 0.0
@@ -98,28 +103,49 @@ class Attempt(Noun):
     device: str = ""
     compiler: str = ""
     is_captured: bool = False
+    opinion: float | None = None
+    judges: tuple[str, ...] = ()
     seconds: dict[str, float] = {}
     """Time of each stage, in seconds."""
 
 
+Lend = Callable[[], AbstractAsyncContextManager[Worker]]
+"""Lends a worker, once one is free."""
+
+
 class Attempts:
-    """Attempts on one worker. The worker is unusable after a crash or an overrun: its owner replaces it."""
+    """Attempts on lent workers. A worker is unusable after a crash or an overrun: its owner replaces it."""
 
-    def __init__(self, request: SynthesisRequest, folder: SynthesisFolder, held_out: HeldOut) -> None:
-        self._request, self._folder, self._held_out = request, folder, held_out
+    def __init__(
+        self, request: SynthesisRequest, folder: SynthesisFolder, held_out: HeldOut, models: TaskModels | None = None
+    ) -> None:
+        self._request, self._folder, self._held_out, self._models = request, folder, held_out, models
         self._scale = SCALES[request.scale]
+        self._signatures: Mapping[str, str] = read_signatures(folder.catalogue) if models is not None else {}
 
-    async def attempt(self, worker: Worker, index: int, known: set[str]) -> Attempt:
-        """Return the attempt of an index; `known` holds graph hashes of tasks that are accepted already."""
+    async def attempt(self, lend: Lend, index: int, known: set[str]) -> Attempt:
+        """Return the attempt of an index; `known` holds graph hashes of tasks that are accepted already. A worker is
+        not held while a model is asked. Raises EnvironmentProblem and RepliesAwaited where no model answers."""
         made = _Attempting(Attempt(index=index))
+        is_models_turn = self._models is not None and self._models.composes(index)
         try:
-            await self._drawn(worker, made)
-            await self._traced(worker, made, known)
-            await self._examined(worker, made)
-            await self._captured(worker, made)
+            async with lend() as worker:
+                await self._drawn(worker, made)
+                if not is_models_turn:
+                    await self._checked(worker, made, known)
+            if is_models_turn:
+                await self._composed(made)
+                async with lend() as worker:
+                    await self._checked(worker, made, known)
+            await self._judged(made)
         except _Dropped as dropped:
             made.set(dropped_by=dropped.filter, reason=dropped.reason)
         return made.attempt.model_copy(update={"seconds": made.seconds})
+
+    async def _checked(self, worker: Worker, made: _Attempting, known: set[str]) -> None:
+        await self._traced(worker, made, known)
+        await self._examined(worker, made)
+        await self._captured(worker, made)
 
     async def _drawn(self, worker: Worker, made: _Attempting) -> None:
         with made.stage("draw"), _dropping("composed"):
@@ -128,6 +154,31 @@ class Attempts:
             raise _Dropped("composed", drawn["problem"])
         made.set(**{key: _frozen(value) for key, value in drawn.items()})
         self._file(made).write_text(made.attempt.text)
+
+    async def _composed(self, made: _Attempting) -> None:
+        """Replace the draw by what a model makes of its operators."""
+        assert self._models is not None
+        drawn = made.attempt
+        with made.stage("compose"):
+            try:
+                found = await self._models.compose(
+                    self._request, drawn.index, self._signatures, drawn.operators, drawn.structure
+                )
+            except NotComposed as problem:
+                raise _Dropped("composed", str(problem)) from None
+        made.set(text=found.text, operators=found.operators, proposer=found.model, request_key=found.request_key)
+        made.set(n_flops=None)
+        self._file(made).write_text(found.text)
+
+    async def _judged(self, made: _Attempting) -> None:
+        if self._models is None:
+            return
+        with made.stage("opinion"):
+            opinion = await self._models.opinion(made.attempt.text)
+        if opinion is not None:
+            made.set(opinion=opinion.probability, judges=opinion.models)
+        if not self._models.is_fair(opinion):
+            raise _Dropped("opinion", f"a fair baseline with probability {made.attempt.opinion:.2f}")
 
     def _draw_request(self, made: _Attempting) -> dict[str, Any]:
         return {
@@ -145,6 +196,11 @@ class Attempts:
         nearest, similarity = self._held_out.nearest(trace)
         operators = made.attempt.operators or trace.ops
         made.set(trace=trace, nearest=nearest, similarity=similarity, operators=operators)
+        if made.attempt.request_key:  # a model's: a draw has bounds of its own
+            made.set(shapes=trace.shapes)
+            most = GROWTH * self._scale.elements[1]
+            if trace.largest > most:
+                raise _Dropped("traced", f"a tensor has {trace.largest} elements, and {most} are allowed")
         if trace.graph_hash in known:
             raise _Dropped("duplicate", "an earlier task has the same graph")
         if similarity > MAX_SIMILARITY:

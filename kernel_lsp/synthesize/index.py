@@ -52,6 +52,7 @@ def index_row(request: SynthesisRequest, attempt: Attempt) -> Mapping[str, Any]:
         "sha256": sha256_of(attempt.text),
         "text": attempt.text,
         "proposer": attempt.proposer,
+        "request_key": attempt.request_key,
         "seed": request.seed,
         "index": attempt.index,
         "structure": attempt.structure,
@@ -67,6 +68,8 @@ def index_row(request: SynthesisRequest, attempt: Attempt) -> Mapping[str, Any]:
         "device": attempt.device,
         "compiler": attempt.compiler,
         "is_captured": attempt.is_captured,
+        "opinion": attempt.opinion,
+        "judges": list(attempt.judges),
         "torch_version": request.torch_version,
         "kernel_lsp_version": __version__,
     }

@@ -24,6 +24,8 @@ SCALES = {
 """CUDA Agent's bounds of 1 to 100 ms hold on a GPU. On a CPU, the lower one excludes tasks that only dispatch."""
 DEVICE_SCALES = {"CPU": "cpu"}
 MAX_OPERATORS = 5
+GROWTH = 8
+"""Maximum elements of any tensor of a model's task, as a multiple of the scale's maximum. A drawn one has its own."""
 
 
 class SynthesisRequest(Noun):
@@ -34,6 +36,8 @@ class SynthesisRequest(Noun):
     max_operators: int = MAX_OPERATORS
     compiler: str = ""
     held_out: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """Models as `--model` names them: they compose every second task, and judge baselines."""
     torch_version: str = ""
     catalogue_hash: str = ""
 

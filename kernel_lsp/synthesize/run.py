@@ -13,8 +13,8 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from kernel_lsp.process.worker_client import Worker
 from kernel_lsp.source.suite import expand_targets
 from kernel_lsp.synthesize.attempt import FILTERS, Attempt, Attempts, HeldOut, Trace, trace_target
 from kernel_lsp.synthesize.index import Journal, open_journal, write_index, write_task
+from kernel_lsp.synthesize.models import TaskModels
 from kernel_lsp.synthesize.request import SynthesisFolder, SynthesisRequest
 
 CRAWL_DEADLINE_S = 600.0
@@ -81,6 +82,7 @@ async def synthesize(
     settings: Settings,
     n_processes: int,
     progress: Progress,
+    models: TaskModels | None = None,
 ) -> Synthesis:
     """Return the finished synthesis, its files written. Raises EnvironmentProblem, UserError."""
     parquet_module()  # missing, it is told before any work
@@ -100,8 +102,12 @@ async def synthesize(
         with open_journal(folder.journal, request) as journal:
             synthesis.n_resumed = len(journal.attempts)
             synthesis.held_out = await _traced(workers, targets)
-            attempts = Attempts(request, folder, synthesis.held_out)
-            await _run(synthesis, journal, attempts, workers, folder, progress)
+            attempts = Attempts(request, folder, synthesis.held_out, models)
+            n_at_once = workers.n + (models.n_at_once if models is not None else 0)
+            try:
+                await _run(synthesis, journal, attempts, workers, folder, progress, n_at_once)
+            except ExceptionGroup as group:  # the first error of what ran side by side
+                raise group.exceptions[0] from None
     write_index(folder, request, synthesis.accepted)
     return synthesis
 
@@ -113,7 +119,9 @@ async def _run(
     workers: _Workers,
     folder: SynthesisFolder,
     progress: Progress,
+    n_at_once: int,
 ) -> None:
+    """Attempt indices, `n_at_once` beside each other: more than there are workers, where some wait for models."""
     started = time.monotonic()
     waiting = (index for index in itertools.count() if index not in journal.attempts)
     next_settled = 0
@@ -130,18 +138,18 @@ async def _run(
 
     settle()
 
-    async def work(slot: int) -> None:
+    async def work() -> None:
         while not (synthesis.is_complete or synthesis.is_exhausted):
             index = next(waiting)
-            journal.add(await attempts.attempt(await workers.get(slot), index, synthesis.hashes))
+            journal.add(await attempts.attempt(workers.lend, index, synthesis.hashes))
             (folder.drafts / f"task_{index}.py").unlink(missing_ok=True)
             settle()
             synthesis.elapsed_s = time.monotonic() - started
             progress(synthesis)
 
     async with asyncio.TaskGroup() as group:
-        for slot in range(workers.n):
-            group.create_task(work(slot))
+        for _ in range(n_at_once):
+            group.create_task(work())
 
 
 class _Workers:
@@ -152,6 +160,9 @@ class _Workers:
         self._python, self._settings = python, settings
         self._workers: list[Worker | None] = [None] * n
         self._used = [0] * n
+        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
+        for slot in reversed(range(n)):
+            self._free.put_nowait(slot)
 
     async def __aenter__(self) -> _Workers:
         return self
@@ -159,6 +170,15 @@ class _Workers:
     async def __aexit__(self, *_: object) -> None:
         for slot in range(self.n):
             await self._close(slot)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Worker]:
+        """Lend the worker of a free slot. Raises EnvironmentProblem when it cannot be started."""
+        slot = await self._free.get()
+        try:
+            yield await self.get(slot)
+        finally:
+            self._free.put_nowait(slot)
 
     async def get(self, slot: int) -> Worker:
         """Return the slot's worker. Raises EnvironmentProblem when it cannot be started."""
@@ -251,6 +271,8 @@ class SynthesisSummary(Noun):
     untraced_held_out: dict[str, str]
     filters: tuple[FilterCount, ...]
     structures: dict[str, int]
+    proposers: dict[str, int]
+    n_opinions: int
     device: str
     compiler: str
     elapsed_s: float
@@ -277,6 +299,8 @@ def summarize(synthesis: Synthesis, folder: SynthesisFolder) -> SynthesisSummary
         untraced_held_out=synthesis.held_out.untraced,
         filters=_counts(settled),
         structures=dict(Counter(attempt.structure for attempt in synthesis.accepted)),
+        proposers=dict(Counter(attempt.proposer for attempt in synthesis.accepted)),
+        n_opinions=sum(attempt.opinion is not None for attempt in settled),
         device=next((attempt.device for attempt in synthesis.accepted), ""),
         compiler=next((attempt.compiler for attempt in synthesis.accepted), ""),
         elapsed_s=round(synthesis.elapsed_s, 1),

@@ -45,6 +45,14 @@ INPUTS: dict[str, dict[str, Any]] = {
     "judge_compilation": JUDGED,
     "judge_memory": JUDGED,
     "judge_numerics": JUDGED,
+    "judge_baseline": {"code": "the code"},
+    "compose_task": {
+        "operators": ["nn.Conv2d(in_channels: int)", "add of two tensors"],
+        "n_operators": 5,
+        "structure": "residual",
+        "low": 4096,
+        "high": 262144,
+    },
 }
 
 

@@ -29,7 +29,8 @@ START, END = "^", "$"
 
 
 def trace_task(request: dict[str, Any]) -> dict[str, Any]:
-    """Return ``{"graph_hash", "grams", "ops"}`` of ``{"source"}``. Raises Failure where it cannot be traced."""
+    """Return ``{"graph_hash", "grams", "ops", "shapes", "largest"}`` of ``{"source"}``: `shapes` of the inputs,
+    `largest` in elements of a tensor. Raises Failure where it cannot be traced."""
     source = request["source"]
     loaded = load_file(source["file"])
     try:
@@ -45,12 +46,16 @@ def trace_task(request: dict[str, Any]) -> dict[str, Any]:
                 positional, keywords = inputs.rebuild(given)
                 return callee.call(*positional, **keywords)
 
-            graph = make_fx(call, tracing_mode="real", _allow_non_fake_inputs=True)(*tensors).graph
+            traced = make_fx(call, tracing_mode="real", _allow_non_fake_inputs=True)(*tensors)
     except Failure:
         raise
     except Exception as error:  # whatever stops the trace of the user's code is the answer about it
         raise TargetFailure(f"it cannot be traced: {short_message(error)}", file=source["file"]) from None
-    return describe_graph(graph)
+    own = [*traced.parameters(), *traced.buffers()]
+    values = [node.meta.get("val") for node in traced.graph.nodes]
+    sizes = [each.numel() for each in (*tensors, *own, *values) if isinstance(each, torch.Tensor)]
+    shapes = [list(tensor.shape) for tensor in tensors]
+    return {**describe_graph(traced.graph), "shapes": shapes, "largest": max(sizes, default=0)}
 
 
 def describe_graph(graph: torch.fx.Graph) -> dict[str, Any]:
