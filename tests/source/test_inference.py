@@ -304,3 +304,31 @@ def test_an_object_has_the_fields_that_its_class_inherits() -> None:
 def test_a_construction_of_the_pragma_fixes_sizes() -> None:
     text = CONFIG + module("self.a = nn.Linear(config.width, 8)", "self.a(x)", "config: Config")
     check(text, "x=f32[4096, 96]", pragma="init: config=Config(width=96, sizes=Sizes(heads=2))")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "constructor", "expected"),
+    [
+        (
+            "sizes: List[int]",
+            "self.a = nn.Linear(sizes[0], sizes[2])",
+            ("sizes=[1024, 1024, 1024]", "x=f32[4096, 1024]"),
+        ),
+        ("widths", "self.a = nn.Linear(widths[-1], 8); n = len(widths)", ("widths=[1024, 1024]", "x=f32[4096, 1024]")),
+        ("shape: tuple[int, int]", "a, b = shape; self.a = nn.Linear(b, a)", ("shape=(1024, 1024)",)),
+        ("strides: tuple[int, ...]", "self.a = nn.Linear(8, strides[0])", ("strides=(1,)",)),
+        ("dim: Optional[int], gain: float | None", "self.a = nn.Linear(dim, 8)", ("dim=1024", "gain=0.5")),
+        ("limit: 'Union[None, float]'", "self.a = nn.Linear(8, 8)", ("limit=0.5",)),
+        ("options", "self.a = nn.Linear(options['dim'], 8)", ("options=1024",)),
+    ],
+)
+def test_lists_and_what_may_be_none_have_examples(parameters: str, constructor: str, expected: tuple[str, ...]) -> None:
+    check(module(constructor, "self.a(x)", parameters), *expected)
+
+
+@pytest.mark.parametrize(
+    ("forward", "dtype"),
+    [("x + mask", "f32"), ("x.unknown() + mask", "f32"), ("torch.where(mask, x, 0.0)", "bool")],
+)
+def test_a_mask_that_is_added_is_no_boolean(forward: str, dtype: str) -> None:
+    check(f"def f(x, mask, gain: Optional[float]):\n    return {forward}", f"mask={dtype}[1024, 4096]", "gain=0.5")

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 
 from kernel_lsp.source.inference.interpreter import Interpreter
+from kernel_lsp.source.inference.sequences import kind_of
 from kernel_lsp.source.inference.values import fields_of
-from kernel_lsp.source.pragma import CONSTRUCTION, annotation_kind
+from kernel_lsp.source.pragma import CONSTRUCTION
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameters_of
 
 Guess = Callable[[str, str], str]
@@ -40,10 +41,10 @@ def _required(interpreter: Interpreter, node: ast.ClassDef) -> Iterator[tuple[st
     constructor = next((each for each in node.body if isinstance(each, FunctionNode) and each.name == "__init__"), None)
     if constructor is not None:
         parameters = parameters_of(constructor, of_class=True)
-        yield from ((p.name, annotation_kind(p.annotation)) for p in parameters if not p.has_default)
+        yield from ((p.name, kind_of(p.annotation)) for p in parameters if not p.has_default)
     else:
         fields = [field for field in interpreter.fields(node) if field.default is None]
-        yield from ((field.name, annotation_kind(field.annotation)) for field in fields)
+        yield from ((field.name, kind_of(field.annotation)) for field in fields)
 
 
 def _reads(constructor: FunctionNode, name: str) -> set[str]:

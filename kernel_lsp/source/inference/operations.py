@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.source.inference.arrays import Array, Dim, array_of, join, match, same_shape
+from kernel_lsp.source.inference.values import UNKNOWN
 
 SEQUENCE_RANK, IMAGE_RANK = 3, 4
 ATTENTION_HINTS = (2, 8, 512, 64)
@@ -148,7 +149,7 @@ KEEPING = frozenset({
     "clamp_", "logsigmoid", "selu", "celu", "type_as", "nan_to_num", "requires_grad_",
 })  # fmt: skip
 ELEMENTWISE = frozenset({
-    "add", "sub", "mul", "div", "maximum", "minimum", "where", "lerp", "add_", "sub_", "mul_", "div_", "mse_loss",
+    "add", "sub", "mul", "div", "maximum", "minimum", "lerp", "add_", "sub_", "mul_", "div_", "mse_loss",
     "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
     "addcmul", "addcdiv", "atan2", "fmod", "remainder",
 })  # fmt: skip
@@ -210,7 +211,14 @@ def _first(*values: object) -> object:
 def _elementwise(*values: object) -> Array | None:
     arrays = [value for value in values if isinstance(value, Array)]
     for array in arrays:
-        array.is_operand = array.is_operand or len(arrays) > 1
+        array.is_operand = array.is_operand or len(arrays) > 1 or any(value is UNKNOWN for value in values)
+    return functools.reduce(match, arrays) if arrays else None
+
+
+@_function("where")
+def _where(*values: object) -> Array | None:
+    """Join the operands' dims; the condition is computed with nothing."""
+    arrays = [value for value in values if isinstance(value, Array)]
     return functools.reduce(match, arrays) if arrays else None
 
 

@@ -15,8 +15,9 @@ from kernel_lsp.source.inference.arrays import Array, Dim
 from kernel_lsp.source.inference.callers import use_of
 from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import Interpreter
+from kernel_lsp.source.inference.sequences import kind_of, sequence_example
 from kernel_lsp.source.inference.values import UNKNOWN, Scope
-from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, annotation_kind, last_name, tensor_item, unquoted
+from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, last_name, tensor_item, unquoted
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
 PREFIX = "# kernel-lsp: "
@@ -119,7 +120,7 @@ _LIMITS = {
 """Examples of annotated floats: with equal ones a result between them would not depend on the inputs."""
 _SIZES = (
     (r"dropout|drop(_?(rate|path|prob|p))?|.*_(dropout|drop)|p", "0.0"),
-    (r"(n|num)?_?(kv|q|query|key|value)?_?(n|num)?_?heads?|nheads?", "8"),
+    (r"(n|num)?_?(kv|q|query|key|value)?_?(n|num)?_?heads?|nheads?|(n|num)_?kv", "8"),
     (r"(n|num)_?(layers?|blocks?)|depth|layers", "2"),
     (r"(n_)?vocab(_?size)?|num_embeddings|n_?tokens?", "32000"),
     (r"kernel(_size)?|k|ks", "3"),
@@ -189,7 +190,7 @@ class _Inference:
         """Return an example of a constructor argument: a call where it is an object of a known class."""
         annotation = unquoted(parameter.annotation)
         called = construction(self._interpreter, self._signature.source, constructor, parameter.name, annotation, guess)
-        return called or guess(parameter.name, annotation_kind(annotation))
+        return called or sequence_example(constructor, parameter, guess) or guess(parameter.name, kind_of(annotation))
 
     def _argument(self, text: str) -> object:
         """Return the value of a constructor argument, as the interpreter has it."""
@@ -225,7 +226,7 @@ class _Inference:
     def _number_in_calls(self, parameter: Parameter) -> str:
         """Return the number that a call gives for a parameter of a function; empty where none gives one."""
         signature = self._signature
-        if signature.owner is not None or annotation_kind(parameter.annotation) not in _NUMBER_KINDS:
+        if signature.owner is not None or kind_of(parameter.annotation) not in _NUMBER_KINDS:
             return ""
         names = [each.name for each in signature.parameters]
         for call in signature.source.calls.get(signature.function.name, ()):
@@ -333,7 +334,7 @@ class _Inference:
 
 def _number_text(parameter: Parameter) -> str | None:
     """Return an example of a number; None for a tensor."""
-    match annotation_kind(parameter.annotation):
+    match kind_of(parameter.annotation):
         case "float":
             return (_FLOATS | _LIMITS).get(parameter.name, "0.0" if "drop" in parameter.name else "0.5")
         case "int":
@@ -370,10 +371,11 @@ def _spelled_argument(value: InitArgument) -> str:
 
 
 def _dtype_by_name(name: str, array: Array) -> str:
-    """Return the dtype that a name suggests. Labels that are added to or multiplied with another tensor are numbers."""
+    """Return the dtype that a name suggests. Labels and masks that are added to or multiplied with another tensor are
+    numbers."""
     if name in _INDICES and not (name in _LABEL_NAMES and array.is_operand):
         return "i64"
-    return "bool" if "mask" in name else "f32"
+    return "bool" if "mask" in name and not array.is_operand else "f32"
 
 
 def _spelled(dim: object, size: int | str) -> str:
