@@ -45,6 +45,7 @@ from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.confinement import sandbox_level
 from kernel_lsp.process.interpreter import find_python, site_packages
 from kernel_lsp.source.cuda import kernel_signatures
+from kernel_lsp.source.extension import foreign_source
 from kernel_lsp.source.extraction import OWN, SIZES, extract
 from kernel_lsp.source.python_file import import_line, import_style, read_python_file
 from kernel_lsp.source.pytorch import read_target
@@ -55,7 +56,7 @@ from kernel_lsp.toolchain.nvrtc.discovery import find_toolchain
 from kernel_lsp.verify.devices.building import names_without_sizes, request_of
 from kernel_lsp.verify.profile.profile import profile_kernel
 from kernel_lsp.verify.session.check_kernel import check_kernel
-from kernel_lsp.verify.session.plain_build import check_plain, is_plain, without_static
+from kernel_lsp.verify.session.plain_build import check_plain, check_without_task, is_plain, without_static
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
 
@@ -168,11 +169,15 @@ async def _check(request: Check, tell: Tell, scratch: Path) -> CheckResult:
     plan = parse(request.text).plan if request.text is not None and request.target is None else None
     if request.text is not None and plan is not None and plan.task is None:
         return CheckResult(kernel=request.kernel, verdict=await build_only(request.text, plan, settings))
-    if request.text is not None and request.target is None and is_plain(request.kernel.name, request.text):
-        verdict = await check_plain(request.kernel, request.text, settings)
-        return CheckResult(kernel=request.kernel, verdict=without_static(verdict))
-    verdict = await check_kernel(*_as_given(request, request.target, scratch), settings)
-    return CheckResult(kernel=request.kernel, verdict=verdict)
+    alone = request.text if request.target is None else None
+    foreign = foreign_source(request.kernel.name, alone) if alone is not None else None
+    if alone is not None and foreign is not None:
+        verdict = await check_without_task(request.kernel, alone, foreign.kind, settings)
+    elif alone is not None and is_plain(request.kernel.name, alone):
+        verdict = await check_plain(request.kernel, alone, settings)
+    else:
+        verdict = await check_kernel(*_as_given(request, request.target, scratch), settings)
+    return CheckResult(kernel=request.kernel, verdict=without_static(verdict))
 
 
 async def _profile(request: ProfileKernel, tell: Tell, scratch: Path) -> ProfileResult:

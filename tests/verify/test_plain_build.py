@@ -10,7 +10,7 @@ from kernel_lsp.cli.check import describe_finding
 from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Verdict
 from kernel_lsp.verify.session import plain_build
-from kernel_lsp.verify.session.plain_build import check_plain, device_text, static_findings
+from kernel_lsp.verify.session.plain_build import check_plain, check_without_task, device_text, static_findings
 
 TEMPLATE = """#include <vector>
 #include <cuda_runtime.h>
@@ -108,3 +108,33 @@ async def test_headers_of_the_project_are_found_as_its_makefile_names_them(
     text = '#include "common.cuh"\n__global__ void k(float* x) { x[threadIdx.x] = twice(x[threadIdx.x]); }\n'
     verdict = await check(folder / "src", text)
     assert [kernel.kernel for kernel in verdict.kernels] == ["k"], verdict.outcome
+
+
+EXTENSION = """#include <torch/extension.h>
+template <typename scalar_t> __global__ void twice(scalar_t* x) { x[threadIdx.x] *= 2; }
+void run(torch::Tensor x) {
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "run", [&] { twice<scalar_t><<<1, 256>>>(x.data_ptr<scalar_t>()); });
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }
+"""
+
+
+async def check_extension(tmp_path: Path, text: str) -> Verdict:
+    settings = Settings(cache_directory=tmp_path / "cache", sandbox="auto", target_gpu="H200")
+    return await check_without_task(tmp_path / "file.cu", text, "torch extension", settings)
+
+
+async def test_the_kernels_of_an_extension_are_compiled_without_a_task(tmp_path: Path) -> None:
+    verdict = await check_extension(tmp_path, EXTENSION)
+    assert (verdict.outcome.kind, [kernel.kernel for kernel in verdict.kernels]) == ("unsupported", ["twice<float>"])
+    assert "kernel-lsp check file.cu --task" in verdict.outcome.message  # type: ignore[union-attr]
+
+
+async def test_an_error_in_an_extensions_kernel_is_found_at_its_line(tmp_path: Path) -> None:
+    verdict = await check_extension(tmp_path, EXTENSION.replace("*= 2;", "*= 2"))
+    assert [found.line for found in getattr(verdict.outcome, "findings", ())] == [2]
+
+
+async def test_a_kernel_that_needs_pytorchs_headers_is_not_called_broken(tmp_path: Path) -> None:
+    text = EXTENSION.replace("x[threadIdx.x] *= 2;", "x[threadIdx.x] = at::native::twice(x[threadIdx.x]);")
+    assert (await check_extension(tmp_path, text)).outcome.kind == "unsupported"

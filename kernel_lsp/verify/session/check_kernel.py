@@ -47,7 +47,7 @@ async def check_kernel(
     text = read_kernel(kernel)
     foreign = foreign_source(kernel.name, text)
     if foreign is not None and target is None:
-        return check_without_task(text, foreign.kind, kernel.name)
+        return await check_without_task(kernel, text, foreign.kind, settings)
     if foreign is not None:
         asked = find_task(kernel, None, target, directory)
         verdict = await check_foreign(kernel, text, foreign, asked, settings, start)

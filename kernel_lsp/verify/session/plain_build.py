@@ -28,7 +28,7 @@ from kernel_lsp.rules import pytorch
 from kernel_lsp.rules.cuda.checking import check
 from kernel_lsp.rules.finding import SOURCE, RuleFinding
 from kernel_lsp.source.cuda import kernel_signatures, parsed_source, without_comments_and_strings
-from kernel_lsp.source.extension import foreign_source
+from kernel_lsp.source.extension import PYTORCH_NAMES, foreign_source
 from kernel_lsp.source.plan_draft import draft_plan
 from kernel_lsp.source.project_headers import project_headers
 from kernel_lsp.toolchain.extension.tools import ExtensionTools, find_extension_tools
@@ -40,7 +40,7 @@ from kernel_lsp.verify.devices.building import names_without_sizes
 
 NO_PLAN = "no launch plan, so nothing was run: add one at the top of the file"
 NO_KERNEL = "PyTorch code and no kernel: only the static rules were run"
-NO_TASK = "no task to check this kernel against: give --task model.py::symbol"
+NO_TASK = "no task to check this kernel against: `kernel-lsp check {} --task model.py::symbol` names one"
 PLAN_PAGE = f"{page('kernel-format.md')} describes launch plans"
 MAX_LOG_BYTES = 1 << 20
 CUBIN = "o.cubin"
@@ -69,27 +69,37 @@ def is_plain(file_name: str, text: str) -> bool:
 
 async def check_plain(kernel: Path, text: str, settings: Settings) -> Verdict:
     """Compile with nvcc where it is found, else the device code with NVRTC. Raises EnvironmentProblem, SettingError."""
-    gpu, level = find_gpu(settings.target_gpu), sandbox_level(settings.sandbox)
-    architecture = gpu.architecture.name
     tools = await find_nvcc()
     if tools is not None:
-        device = "nvcc"
-        built = await build_with_nvcc(kernel, text, tools, architecture, level, settings)
+        device, architecture = "nvcc", find_gpu(settings.target_gpu).architecture.name
+        built = await build_with_nvcc(kernel, text, tools, architecture, sandbox_level(settings.sandbox), settings)
     else:
-        user = site_packages(await find_python(settings.python))
-        toolchain = find_toolchain(settings.cuda_directory, user_site_packages=user)
         device = "NVRTC"
-        built = await build_with_nvrtc(kernel, text, instances(text), toolchain, architecture, level, settings)
+        built = await _with_found_nvrtc(kernel, text, settings)
     if isinstance(built, BuildFailed | TimedOut):
         return _verdict(text, device, built)
     return _verdict(text, device, Unsupported(message=NO_PLAN), built, _plan_notes(kernel, text))
 
 
-def check_without_task(text: str, kind: str, file_name: str) -> Verdict:
-    """Return what can be said of a kernel with host code of its own when no task is named."""
-    if file_name.endswith(".py"):
-        text = ""  # the rules read CUDA
-    return _verdict(text, "static rules", Unsupported(message=NO_TASK)).model_copy(update={"foreign": kind})
+async def check_without_task(kernel: Path, text: str, kind: str, settings: Settings) -> Verdict:
+    """Return what can be said of a kernel with host code of its own when no task is named: of a `.cu` file NVRTC
+    compiles the device code, which takes a second where the whole takes most of a minute."""
+    outcome: BuildFailed | TimedOut | Unsupported = Unsupported(message=NO_TASK.format(shlex.quote(kernel.name)))
+    if kernel.suffix == ".py":  # the rules read CUDA
+        return _verdict("", "static rules", outcome).model_copy(update={"foreign": kind})
+    built = await _with_found_nvrtc(kernel, text, settings)
+    if isinstance(built, BuildFailed | TimedOut) and not PYTORCH_NAMES.search(device_text(text)):
+        outcome = built
+    verdict = _verdict(text, "NVRTC", outcome, built if isinstance(built, Built) else None)
+    return verdict.model_copy(update={"foreign": kind})
+
+
+async def _with_found_nvrtc(kernel: Path, text: str, settings: Settings) -> Built | BuildFailed | TimedOut:
+    """Compile the instances that the file launches, for the target GPU. Raises EnvironmentProblem without NVRTC."""
+    user = site_packages(await find_python(settings.python))
+    toolchain = find_toolchain(settings.cuda_directory, user_site_packages=user)
+    architecture, level = find_gpu(settings.target_gpu).architecture.name, sandbox_level(settings.sandbox)
+    return await build_with_nvrtc(kernel, text, instances(text), toolchain, architecture, level, settings)
 
 
 def check_pytorch(text: str) -> Verdict:
