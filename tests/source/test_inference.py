@@ -326,6 +326,19 @@ def test_lists_and_what_may_be_none_have_examples(parameters: str, constructor: 
     check(module(constructor, "self.a(x)", parameters), *expected)
 
 
+def test_parts_of_a_dim_and_indices_fit_their_tensor() -> None:
+    turned = "a, b = x.chunk(2, dim=-1)\n    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)"
+    check(f"def f(x, cos, sin):\n    {turned}", "x=f32[4096, 2048]", "cos=f32[4096, 1024]", "sin=f32[4096, 1024]")
+    check("def f(x, idx):\n    return torch.gather(x, 1, idx)", "x=f32[1024, 4096]", "idx=i64[1024, 4096] in [0, 4096)")
+
+
+def test_names_of_vision_modules_have_sizes_that_fit_each_other() -> None:
+    constructor = "self.a = nn.Conv2d(in_chans, channels // reduction, patch_size)"
+    parameters = "in_chans, channels, reduction, patch_size, img_size, head_dim"
+    expected = ("in_chans=3", "channels=64", "reduction=4", "patch_size=16", "img_size=224", "head_dim=64")
+    check(module(constructor, "self.a(x)", parameters), *expected, "x=f32[8, 3, 56, 56]")
+
+
 @pytest.mark.parametrize(
     ("forward", "dtype"),
     [("x + mask", "f32"), ("x.unknown() + mask", "f32"), ("torch.where(mask, x, 0.0)", "bool")],

@@ -158,6 +158,11 @@ CREATORS = frozenset({
 })  # fmt: skip
 
 
+MAX_CHUNKS = 16
+DEFAULT_CHUNK = 1024
+"""Example size of a part of a dim."""
+
+
 def function_of(name: str) -> Function | None:
     """Return what is known of a function or method of tensors; None if nothing is."""
     if name in ELEMENTWISE:
@@ -187,8 +192,15 @@ def _lengths(values: object) -> Iterator[int]:
         values = values[0] if values else None
 
 
-KEYWORDS = {"linear": ("bias",), "layer_norm": ("weight", "bias"), "rms_norm": ("weight",), "where": ("other",)}
-"""Keyword arguments of functions that are tensors of known shape, as positions after the positional arguments."""
+KEYWORDS = {
+    "linear": ("bias",),
+    "layer_norm": ("weight", "bias"),
+    "rms_norm": ("weight",),
+    "where": ("other",),
+    "chunk": ("dim",),
+    "gather": ("dim", "index"),
+}
+"""Keyword arguments of functions that say something of shapes, as positions after the positional arguments."""
 
 
 def known_keywords(name: str, keywords: Mapping[str, object]) -> list[object]:
@@ -321,6 +333,33 @@ def _attention(q: object = None, k: object = None, v: object = None, *_: object)
             if left is not None and right is not None:
                 join(left, right)
     return q
+
+
+@_function("gather", "take_along_dim")
+def _gather(x: object = None, axis: object = None, index: object = None, *_: object) -> object:
+    """An index has the shape of the tensor that it is taken from, which is one that fits."""
+    dim = _int(axis)
+    if not isinstance(x, Array) or not isinstance(index, Array) or dim is None:
+        return None
+    if x.known_rank is None and dim >= 0:
+        x.set_rank(max(2, dim + 1, len(x.all_dims())))
+    same_shape(x, index)
+    index.dtype, index.below = "i64", x.at(dim)
+    return index
+
+
+@_function("chunk")
+def _chunk(x: object = None, n_chunks: object = None, axis: object = 0, *_: object) -> object:
+    """Return equal parts along the last dim. An open dim gets a size: no name says that another is a part of it."""
+    n = _int(n_chunks)
+    last = x.at(-1) if isinstance(x, Array) else None
+    if last is None or not isinstance(x, Array) or n is None or not 0 < n <= MAX_CHUNKS:
+        return None
+    if axis != -1 and (x.known_rank is None or axis != x.known_rank - 1):
+        return None
+    last.give(n * (last.root.hint or DEFAULT_CHUNK))
+    part = (last.size or 0) // n
+    return [x.with_last(Dim(part)) for _ in range(n)]
 
 
 def _convolution(n: int) -> Function:

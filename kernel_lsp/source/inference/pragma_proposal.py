@@ -128,6 +128,12 @@ _SIZES = (
     (r"(num|n)_?groups|experts|(n|num)_?experts", "8"),
     (r"(num|n)_?classes", "1000"),
     (r"top_?k", "2"),
+    (r"(dim|d)_?heads?|head_?(dim|size)s?|d_?(k|v|head)", "64"),
+    (r"reduction(_?ratio)?|squeeze(_?(ratio|factor))?|expansion|expand(_?ratio)?|mlp_?ratio", "4"),
+    (r"patch(_?size)?", "16"),
+    (r"(img|image)(_?size)?|resolution", "224"),
+    (r"in_?chans?", "3"),
+    (r"window(_?size)?", "8"),
     (r".*(channels?|planes|filters)|c_?(in|out)|ch|(in|out)_?c|inp|oup", "64"),
     (r"bias|.*_bias|affine", "True"),
 )
