@@ -38,6 +38,8 @@ def codes(body: str, head: str = "def f(q: torch.Tensor, k: torch.Tensor, v: tor
         ("with torch.autocast('cuda'):\n    return F.linear(q.half(), k)", "KL164"),
         ("total = 0\nfor x in q:\n    _, loss = model(x)\n    total += loss.item()", "KL105"),
         ("total = 0\nfor p in model.parameters():\n    total += p.grad.norm().item()", "KL105"),
+        ("device = torch.device('cuda')\nfor x in q:\n    print(model(x.to(device)).mean().item())", "KL105"),
+        ("t = torch.zeros(3, device='cuda')\nfor i in range(3):\n    print(t[i].item())", "KL105"),
     ],
 )
 def test_a_planted_defect_is_found(body: str, code: str) -> None:
@@ -114,6 +116,10 @@ def test_a_net_of_torchvision_under_autocast_wants_channels_last() -> None:
         "return F.cross_entropy(model.lm_head(q), k)",
         "for p in model.parameters():\n    p.grad.mul_(0.5)",
         "for i, x in enumerate(q):\n    _, loss = model(x)\n    if i % 10 == 0:\n        print(loss.item())",
+        "t = torch.zeros(3, device='cpu')\nfor i in range(3):\n    print(t[i].item())",
+        "for i in range(3):\n    print(torch.empty((), dtype=torch.int64).random_().item())",
+        "on_cpu = model.to('cpu')\nfor x in q:\n    print(on_cpu(x).mean().item())",
+        "device = torch.device('cpu')\nfor x in q:\n    x = x.to(device)\n    print(model(x).mean().item())",
     ],
 )
 def test_good_code_has_no_finding(body: str) -> None:

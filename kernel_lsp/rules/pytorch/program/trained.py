@@ -37,28 +37,49 @@ def item_of_training(call: ast.Call, scope: Scope) -> str:
 
 
 def is_on_host(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
-    """Return whether the value is computed from one that was copied to the CPU: ``ranks.cpu().double() < k``."""
+    """Return whether the value is computed from one that was copied to the CPU, or made there, or by a model that was
+    moved there: ``ranks.cpu().double() < k``."""
     while depth < _MAX_STEPS:
         match node:
             case ast.Call(func=ast.Attribute(attr="cpu")):
                 return True
-            case ast.Call(func=made) if scope.dotted(made) in _ON_CPU and keyword(node, "device") is None:
-                return not _SETS_DEVICE.search(scope.module.text)
+            case ast.Call(func=made) if scope.dotted(made) in _ON_CPU:
+                device = keyword(node, "device")
+                return not _SETS_DEVICE.search(scope.module.text) if device is None else _is_cpu(device, scope)
             case ast.Call(func=ast.Attribute(value=inner)) if not scope.dotted(node.func).startswith("torch."):
                 device = keyword(node, "device") or (node.args[0] if node.args else None)
-                if isinstance(device, ast.Constant) and device.value == "cpu":
+                if device is not None and _is_cpu(device, scope):
                     return True
                 if flow.called_name(node) in ("cuda", "to", "type_as"):
                     return False
                 node = inner
             case ast.Compare(left=inner) | ast.BinOp(left=inner) | ast.Subscript(value=inner):
                 node = inner
+            case ast.Call(func=ast.Name() as called):
+                # a model of the CPU, by `model = model.to("cpu")` or by what it is given
+                if node.args and is_on_host(node.args[0], scope, depth + 1):
+                    return True
+                node = called
             case ast.Name():
                 found = flow.values(node, scope)
                 return bool(found) and all(is_on_host(each, where, depth + 1) for each, where in found)
             case _:
                 return False
     return False
+
+
+def _is_cpu(device: ast.expr, scope: Scope) -> bool:
+    """Return whether a device is the CPU: ``"cpu"``, ``torch.device("cpu")``, or a name of one."""
+    match device:
+        case ast.Constant(value=name):
+            return name == "cpu"
+        case ast.Call(func=function, args=[first, *_]):
+            return scope.dotted(function) == "torch.device" and _is_cpu(first, scope)
+        case ast.Name():
+            found = flow.values(device, scope)
+            return bool(found) and all(not isinstance(e, ast.Name) and _is_cpu(e, where) for e, where in found)
+        case _:
+            return False
 
 
 def is_on_device(node: ast.expr, scope: Scope, depth: int = 0) -> bool:
@@ -218,7 +239,8 @@ _READS = frozenset(("item", "tolist", "numpy", "cpu"))
 """Methods that bring a value to the CPU."""
 _RESULTS = ("loss", "logits", "T", "data", "values")
 _ON_CPU = frozenset(
-    f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "arange", "linspace", "tensor", "from_numpy")
+    f"torch.{name}"
+    for name in words("rand randn randint randperm arange linspace tensor from_numpy zeros ones full empty eye")
 )
 """Functions whose result is on the CPU where no device is stated."""
 _SETS_DEVICE = re.compile(r"set_default_(?:device|tensor_type)|with torch\.device")
