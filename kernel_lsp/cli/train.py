@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ async def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | N
         n_more = f"{len(tasks)} of at least {MIN_TASKS} tasks have measured schedules"
         raise UserError(f"too little to learn from: {n_more}", next_step=step)
     chosen: Order = "policy" if order == "policy" else "cost_model"
+    _check_writable(out)
     with console.stage(f"training on {len(tasks)} tasks"):
         models = train_models(tasks, settings=PpoSettings(seed=seed), order=chosen, seed=seed)
         models.about["gpus"] = sorted({table.gpu for table in found})
@@ -38,6 +40,17 @@ async def main(tables: Sequence[Path], workspaces: Sequence[Path], out: Path | N
     say(f"{models.about['n_tasks']} tasks, {models.about['n_schedules']} schedules, {len(models.names)} features")
     say(f"{out}: {out.stat().st_size / 1024:.0f} KiB, orders by {order}", style="bold", markup=False)
     return console.EXIT_OK
+
+
+def _check_writable(out: Path) -> None:
+    """Raise UserError, before anything is trained, for a file that cannot be written: that of the searches lies where
+    kernel-lsp is installed."""
+    near = out if out.exists() else out.parent
+    reason = "no such folder" if not near.exists() else "it is a folder" if out.is_dir() else ""
+    reason = reason or ("" if os.access(near, os.W_OK) else "permission denied")
+    if reason:
+        step = "name another file with -o; searches read the one that is installed"
+        raise UserError(f"the trained models cannot be written: {reason}", file=str(out), next_step=step)
 
 
 def _first_error(error: ValueError) -> str:
