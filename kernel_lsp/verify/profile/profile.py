@@ -64,6 +64,7 @@ PROFILED_FOLDER = "profiled"
 code."""
 TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
+ELSEWHERE = "runs on this machine alone: profile on the one with the GPU"
 
 Tell = Callable[[str], None]
 
@@ -150,7 +151,7 @@ class _Profiled:
         tools = await find_tools(NEEDED_TOOLS)
         tidied, lint = await self._tidy(tools[2])
         skipped = [
-            ToolRun(tool=name, status="not asked", reason=NO_GPU)
+            ToolRun(tool=name, status="not asked", reason=ELSEWHERE if self._session.is_remote else NO_GPU)
             for name in ("ncu", "compute-sanitizer", "torch profiler")
         ]
         report = self._report("executor", gpu, kernels, [*skipped, tidied])

@@ -41,11 +41,15 @@ EMPTY_SETTINGS = bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
 def optimize(folder: Path, device: str, text: str = TASK, **environment: str) -> tuple[int, list[str], float]:
     """Return the status, the lines of stderr and the seconds of a command."""
     (folder / "task.py").write_text(text)
-    command = [sys.executable, "-m", "kernel_lsp", "optimize", "task.py::f", "--device", device]
     started = time.monotonic()
-    given = {**os.environ, "PYTHONPATH": os.getcwd(), **environment}
-    ended = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=280)
+    ended = command(folder, "optimize", "task.py::f", "--device", device, **environment)
     return ended.returncode, [line for line in ended.stderr.splitlines() if line.strip()], time.monotonic() - started
+
+
+def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": os.getcwd(), **environment}
+    line = [sys.executable, "-m", "kernel_lsp", *arguments]
+    return subprocess.run(line, cwd=folder, env=given, capture_output=True, text=True, timeout=280)
 
 
 def on_path(sshd: Sshd, name: str, **options: str) -> str:
