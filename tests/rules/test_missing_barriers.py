@@ -147,3 +147,58 @@ def test_a_buffer_that_changes_with_the_iteration_needs_one_barrier() -> None:
     }
     out[threadIdx.x] = sum;"""
     assert found(body) == []
+
+
+BRANCH = """    __shared__ float s[256]; int t = threadIdx.x;
+    if (t < n) {
+        s[t] = x[t];
+        __syncthreads();
+        out[t] = s[n - 1 - t];
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "fixed"),
+    [
+        (
+            BRANCH,
+            """    if (t < n) {
+        s[t] = x[t];
+    }
+    __syncthreads();
+    if (t < n) {
+        out[t] = s[n - 1 - t];
+    }""",
+        ),
+        (
+            BRANCH.replace("        out[t] = s[n - 1 - t];\n", ""),
+            "    if (t < n) {\n        s[t] = x[t];\n    }\n    __syncthreads();",
+        ),
+    ],
+    ids=["work on both sides", "at the end"],
+)
+def test_a_barrier_in_a_branch_moves_out_of_it(body: str, fixed: str) -> None:
+    text = KERNEL % body
+    (finding,) = (each for each in cuda.check(text) if each.code == "KL202")
+    done = apply_fix(text, finding.fixes[0])
+    assert fixed in done
+    assert not any(each.code in ("KL202", "KL203", "KL207") for each in cuda.check(done))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("s[t] = x[t];", "float v = x[t]; s[t] = v;"),
+        ("s[t] = x[t];", "s[t] = x[t]; ++t;"),
+        ("s[t] = x[t];", "s[t] = x[t]; n = 4;"),
+        ("s[t] = x[t];", "s[t] = x[t]; if (n > 9) return;"),
+        ("(t < n)", "(t < n && x[t] > 0.0f)"),
+        ("    }", "    } else { out[t] = 0.0f; }"),
+        ("if (t < n)", "while (t < n)"),
+        ("if (t < n) {", "if (t > 3) if (t < n) {"),
+    ],
+)
+def test_a_branch_that_means_something_else_in_two_parts_stays(old: str, new: str) -> None:
+    findings = [each for each in cuda.check(KERNEL % BRANCH.replace(old, new)) if each.code == "KL202"]
+    assert findings
+    assert all(each.fixes == () for each in findings)

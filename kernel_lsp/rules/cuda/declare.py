@@ -70,6 +70,13 @@ def conditions_around(function: Function, node: Node) -> Iterator[Node]:
             yield condition
 
 
+def indentation(function: Function, statement: Node) -> str:
+    """Return the white space in front of the line of a statement."""
+    data = function.file.parsed.data
+    line = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode(errors="replace")
+    return line[: len(line) - len(line.lstrip())]
+
+
 def _is_tile(function: Function, call: Node) -> bool:
     """Return whether ``cg::sync(group)`` is given a part of a block: only the threads of that must meet."""
     group = next(iter(function.arguments(call)), None)

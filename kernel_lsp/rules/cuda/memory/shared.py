@@ -16,6 +16,7 @@ from kernel_lsp.rules.cuda.declare import (
     conditions_around,
     declare,
     hit,
+    indentation,
     is_barrier,
 )
 from kernel_lsp.rules.cuda.memory.pointers import index_of
@@ -141,7 +142,7 @@ def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:
     """Yield a fix that adds a barrier before a statement that all threads reach."""
     parsed = function.file.parsed
     if _is_uniform(function, statement):
-        indent = _indent(function, statement)
+        indent = indentation(function, statement)
         edits = (parsed.insert(statement.start_byte, f"__syncthreads();\n{indent}"),)
         yield QuickFix("Insert `__syncthreads()`", edits, not function.returns)
 
@@ -154,18 +155,12 @@ def _barrier_at_end(function: Function, loop: Node) -> Iterator[QuickFix]:
     last = body.named_children[-1]
     condition = loop.child_by_field_id(fields.CONDITION)
     if _is_uniform(function, last) and not may_depend_on_thread(function, condition):
-        edits = (function.file.parsed.insert(last.end_byte, f"\n{_indent(function, last)}__syncthreads();"),)
+        edits = (function.file.parsed.insert(last.end_byte, f"\n{indentation(function, last)}__syncthreads();"),)
         yield QuickFix("End each iteration with `__syncthreads()`", edits, not function.returns)
 
 
 def _is_uniform(function: Function, statement: Node) -> bool:
     return not any(may_depend_on_thread(function, each) for each in conditions_around(function, statement))
-
-
-def _indent(function: Function, statement: Node) -> str:
-    data = function.file.parsed.data
-    line = data[data.rfind(b"\n", 0, statement.start_byte) + 1 : statement.start_byte].decode(errors="replace")
-    return line[: len(line) - len(line.lstrip())]
 
 
 def _shared_target(function: Function, write: Node) -> Variable | None:

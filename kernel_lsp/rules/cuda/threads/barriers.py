@@ -13,6 +13,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.threads.split_branch import split_at
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uniform
 from kernel_lsp.rules.rule import Hit
 
@@ -69,7 +70,7 @@ def divergent_barrier(function: Function) -> Iterator[Hit]:
             text = fitted(function.source(condition).strip("( \t\r\n)"), 40)
             barrier = f"`{function.callee(call)}()`"
             message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
-            yield hit(file, call, message)
+            yield hit(file, call, message, *split_at(function, call))
     yield from simulated_hits(function, "KL202", reported)
 
 
