@@ -131,3 +131,33 @@ def test_parts_down_columns_stay_in_registers_for_their_second_sum() -> None:
     text = "def f(x, w, b): return F.batch_norm(x, None, None, w, b, True)"
     rendered = plan_text(text, inputs=[tensor("x", 8192, 1024), tensor("w", 1024), tensor("b", 1024)]).render({})
     assert "x_row[32];" in rendered
+
+
+def test_loads_of_rows_side_by_side_come_before_divisions() -> None:
+    text = "def f(x): return F.normalize(x, dim=1)"
+    checked = check(text, inputs=[tensor("x", 2, 32, 6, 7)], backward=True, schedule={"f_backward.cached": 1})
+    assert "hold_load" not in checked.text  # a branch around each load of an open number of columns has the same effect
+    rendered = plan_text(text, inputs=[tensor("x", 32, 128, 64, 64)], backward=True).render({})
+    assert "launch[C == 128]: f_backward<<<" in rendered
+    whole = rendered[rendered.index("void __launch_bounds__(512) f_backward(") :]
+    assert "hold_load(x_row[item]);" in whole[: whole.index("column_sum<")]
+
+
+BATCH_NORM = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(CHANNELS)
+    def forward(self, x, y): return F.relu(self.norm(x) + y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "has_residual", "blocks"),
+    [((32, 256, 28, 28), True, 4), ((64, 512, 28, 28), True, 8), ((64, 64, 56, 56), False, 16)],
+    ids=["301 KB", "602 KB", "1.6 MB"],
+)
+def test_gradients_of_a_batch_norm_run_as_clusters(shape: tuple[int, ...], blocks: int, *, has_residual: bool) -> None:
+    text = BATCH_NORM.replace("CHANNELS", str(shape[1])).replace(" + y", " + y" if has_residual else "")
+    program = plan_text(text, symbol="M", inputs=[tensor("x", *shape), tensor("y", *shape)], backward=True)
+    assert f"cluster={blocks}\n" in program.render({}).split("op: m_backward")[1]

@@ -103,9 +103,10 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
     return _schedule(chooser, RowSchedule(threads, 1, width, True))
 
 
-SIDE_SUM_THREADS = 512
-"""Threads per SM that sum over rows side by side: 128 registers each, for a row, the sums and the computation."""
-MAX_SIDE_ITEMS = 16
+SIDE_SUM_THREADS = 1024
+"""Threads per SM that sum over rows side by side: 64 registers each, for a row, the sums and the computation. Gradients
+of a norm over 96 channels took 85.7 us on an H200 so, 144.2 with 512 threads."""
+MAX_SIDE_ITEMS = 8
 
 
 def lanes_of_tile(n_columns: int) -> int:

@@ -35,8 +35,8 @@ from kernel_lsp.generate.schedule.row_limits import (
     FEW_ITEMS,
     HELD,
     L2_BYTES,
-    LARGE_BYTES,
     LARGE_PACKED_BYTES,
+    LARGE_ROW_BYTES,
     LATE,
     LATE_THREADS,
     LONG_BYTES,
@@ -47,7 +47,6 @@ from kernel_lsp.generate.schedule.row_limits import (
     MAX_SERIAL_SUM,
     MIN_GRID_PART_BYTES,
     MIN_ONLINE_COLUMNS,
-    MIN_PACKS_OF_ROWS,
     MIN_READ_ONCE_COLUMNS,
     MIN_READ_ONCE_ROWS,
     MIN_SHARED_COLUMNS,
@@ -57,6 +56,9 @@ from kernel_lsp.generate.schedule.row_limits import (
     PORTABLE_CLUSTER,
     SHARING,
     SHORT_IN_BLOCK,
+    USUAL_PART_BYTES,
+    lanes_of_columns,
+    limits_of_packs,
 )
 
 
@@ -242,13 +244,9 @@ class RowChooser:
         n_rows, n_columns = self._n_rows // vector, self.n_columns
         if self.threads is not None and vector == 1 and 0 < n_columns <= FEW_COLUMNS:
             return RowSchedule(1, min(self.threads, COLUMN_WIDTHS[-1]), 1, False)
-        lanes = 1
-        most, per_lane = (8, 4) if vector == 8 else (16, 16)
-        while (
-            lanes < most and n_rows * lanes < self.workload.n_multiprocessors * 8192 and n_columns >= per_lane * lanes
-        ):
-            lanes *= 2
-        if n_passes(self.group) > 1 and self._is_large():
+        again = n_passes(self.group) > 1
+        lanes = lanes_of_columns(n_rows, n_columns, vector, self.workload.n_multiprocessors, reads_again=again)
+        if again and self._is_large():
             more = lanes
             while more < WARP and n_columns > MAX_COLUMN_ITEMS * more:
                 more *= 2
@@ -263,8 +261,9 @@ class RowChooser:
         is_worth_it = divides(8, self.group.row.extent) or self._is_large(LARGE_PACKED_BYTES)
         if not can_pack_rows(self.group) or not is_worth_it:
             return 1
-        most = self._n_rows // (MIN_PACKS_OF_ROWS * self.workload.n_multiprocessors)
-        fitting = (w for w in self.widths() if self.widest * w <= MAX_PACK_BYTES and w <= most)
+        least, n_packs = limits_of_packs(self.n_columns, MAX_PACK_BYTES)
+        most = self._n_rows // (n_packs * self.workload.n_multiprocessors)
+        fitting = (w for w in self.widths() if least <= self.widest * w <= MAX_PACK_BYTES and w <= most)
         return max((w for w in fitting if loads_packs_of_rows(self.group, w, self.workload)), default=1)
 
     def _column_width(self, lanes: int, threads: int, vector: int = 1) -> int:
@@ -297,7 +296,7 @@ class RowChooser:
             return None
         if (is_open and not self._is_large()) or self._is_read_once() or self._default_block().cached:
             return None
-        threads, limits = 512, [MAX_CACHED_BYTES_PER_BLOCK // 2, MAX_PART_BYTES]
+        threads, limits = 512, [USUAL_PART_BYTES, MAX_PART_BYTES]
         if self.takes_exponentials():  # small blocks: some compute while others load
             is_slower = bool(find_pairs(self.group)) if self.group.stores else self._takes("log")
             if min(access.dtype.itemsize for access in self._kept()) < 4 or is_slower:
@@ -359,7 +358,8 @@ class RowChooser:
     def for_whole_rows(self, schedule: RowSchedule) -> RowSchedule | None:
         """Return the schedule of a variant for rows of the captured length, where that is open and all threads keep as
         many packs of it; None for small tensors, whose kernels may share a launch, and where it was slower."""
-        is_faster = schedule.blocks > 1 or (schedule.evicts_late and self.widest == 2)
+        is_narrow = schedule.evicts_late and self.widest == 2
+        is_faster = schedule.blocks > 1 or is_narrow or (not self.group.is_column_contiguous and self.widest == 4)
         is_whole = is_faster and schedule.items and schedule.capacity == self.n_columns and not self.group.line
         is_large = self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
         return replace(schedule, is_whole=True) if is_whole and is_large else None
@@ -421,7 +421,7 @@ class RowChooser:
         """Return the length of the captured row."""
         return self.workload.size(self.group.column.extent)
 
-    def _is_large(self, n_bytes: int = LARGE_BYTES) -> bool:
+    def _is_large(self, n_bytes: int = LARGE_ROW_BYTES) -> bool:
         tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
         return any(self.workload.size(tensor.n_elements) * tensor.dtype.itemsize >= n_bytes for tensor in tensors)
 

@@ -18,6 +18,9 @@ SHORT_IN_BLOCK = 256
 """Maximum columns that one warp of a shared launch combines: a block's barriers took 0.4 us longer on an H200."""
 LARGE_BYTES = 32 << 20
 """Minimum bytes of a tensor for packs that need a contract: single elements took 1.35 times as long on an H200."""
+LARGE_ROW_BYTES = 24 << 20
+"""The same of rows: a batch norm of (32, 256, 28, 28), 25.7 MB, with a residual and a ReLU took 37.4 us on an H200 by
+single elements, 27.9 by packs, its gradients 56.2 and 50.4, and 43.6 by clusters that keep a channel on chip."""
 LONG_BYTES = 8 << 20
 """Minimum bytes of a row that blocks share to keep it on chip where that needs a contract, in a tensor below
 LARGE_BYTES: a LayerNorm over 16 MB took 33.7 us on an H100 from L2, and 30.3 so; a batch norm of 64 channels, 51 MB in
@@ -26,6 +29,9 @@ MAX_PART_BYTES = 100 * 1024
 """Maximum bytes of a row that a block of 512 threads keeps, two of which share an SM: softmax of rows of 1.5 MB took
 1164 us on an H100 by 16 blocks of 98 KB, 1656 us with two reads of each row. A batch norm of 512 channels of 200 KB
 took 67.5 us on an H200 by 2 blocks, 79.5 by 4."""
+USUAL_PART_BYTES = 80 * 1024
+"""The same where a cluster of fewer blocks keeps a row: gradients of a batch norm with a residual, 301 KB per channel,
+took 43.6 us on an H200 by 4 blocks of 512 threads, 50.7 by 8."""
 MIN_GRID_PART_BYTES = 96 * 1024
 """Minimum bytes of a row per block of a cooperative grid, where rows fill the GPU: with less, its barrier costs more
 than the second read."""
@@ -38,6 +44,10 @@ CACHED_COLUMN_BLOCK = 256
 """The same where rows stay in registers: an RMS norm over 64 channels took 1337 us with 64 rows, 1392 us with 128."""
 MIN_PACKS_OF_ROWS = 64
 """Minimum packs per multiprocessor of rows side by side: 16 threads of each fill half of it."""
+MIN_LONG_COLUMNS = 512
+MIN_LONG_PACKS = 16
+"""The same of packs of 16 bytes for columns from `MIN_LONG_COLUMNS` on, which 32 threads share: gradients of a response
+norm of (32, 56, 56, 384) took 192.2 us on an H200 so, 203.6 by single elements."""
 LARGE_PACKED_BYTES = 8 << 20
 """LARGE_BYTES for packs of rows side by side: gradients of a rotary embedding in bf16, of 67 and 17 MB, took 111.4 us
 on an H200 where single elements made the smaller sums, 80.4 with packs of 8 by 16 lanes, 73.6 by 8."""
@@ -46,6 +56,9 @@ FEW_ITEMS = 16
 2.1 us on an H200 so, in a block of 256 threads, and 2.5 to 2.7 with 16 threads per row in a block of 1024."""
 FEW_COLUMNS = 8
 """Maximum columns that one thread of a shared launch adds up: more threads would wait at barriers for a load each."""
+FEW_ELEMENTS = 1 << 15
+"""Maximum elements of rows side by side for a thread per column where several passes read them: a batch norm of (8192,
+1024) took 38.0 us on an H200 with one thread for the 8 parts of each sum, 36.4 with 8."""
 COLUMN_WAVES = 8
 """Minimum blocks per multiprocessor for wider blocks with rows side by side."""
 MAX_KEPT_EXPONENTIALS = 16384
@@ -78,3 +91,23 @@ MIN_WHOLE_ELEMENTS = 1 << 20
 """Minimum elements of rows of a captured length for a variant without bounds checks: with them a thread waits for each
 load and store before the next. A layer norm of 4 Mi elements took 22.3 us on an H200 with them, 20.1 without. One
 block per row needs them: without, weights are loaded before the sums; 8192 x 4096 took 66.3 us, and 69.4 without."""
+
+
+def lanes_of_columns(n_rows: int, n_columns: int, vector: int, n_multiprocessors: int, *, reads_again: bool) -> int:
+    """Return the threads that share a row, or a pack of `vector` rows, where rows lie side by side: at most 16, or 32
+    where all blocks then run at once. Gradients of a batch norm of (8192, 1024) took 57.6 us on an H200 with 16 for its
+    sums of parts, 49.1 with 32; those of a response norm with more blocks 203.6 and 210.8."""
+    most, per_lane = (8, 4) if vector == 8 else (16, 16)
+    if vector < 8 and n_rows <= (64 if vector == 1 else 32) * n_multiprocessors:
+        most = 32
+    lanes = 1
+    while lanes < most and n_rows * lanes < n_multiprocessors * 8192 and n_columns >= per_lane * lanes:
+        lanes *= 2
+    while reads_again and lanes * 2 <= min(16, n_columns) and n_rows * n_columns <= FEW_ELEMENTS:
+        lanes *= 2
+    return lanes
+
+
+def limits_of_packs(n_columns: int, widest: int) -> tuple[int, int]:
+    """Return the minimum bytes of a pack of rows side by side, of `widest` at most, and packs per multiprocessor."""
+    return (widest, MIN_LONG_PACKS) if n_columns >= MIN_LONG_COLUMNS else (1, MIN_PACKS_OF_ROWS)

@@ -107,7 +107,7 @@ class ColumnSumRenderer(RowRenderer):
             self._prefetch_next(rows)
         return rows
 
-    def _load_weights(self, cache: StagedRow) -> None:
+    def _load_weights(self, cache: RowCache) -> None:
         weights = cache.declare_weights(self.scope, self._n_items())
         if weights:
             with self._open_loop() as inner:

@@ -194,12 +194,13 @@ class RowRenderer:
         if not wanted or (is_in_flight and not self._fills_ahead()):
             return
         with self._open_loop() as inner:
-            for access in wanted:
-                self.cache.load(inner, access)
+            arrays = [self.cache.load(inner, access) for access in wanted]
+        if self.cache.holds_loads and self._is_whole():
+            self.cache.hold(self.scope, arrays, self._n_items())
 
     def _fills_ahead(self) -> bool:
         """Return True if something follows the loads before the first use."""
-        return self.schedule.staged
+        return self.schedule.staged or self.cache.holds_loads
 
     def _is_whole(self) -> bool:
         """Return True if all threads that share a row have the same number of packs."""
@@ -294,9 +295,7 @@ class RowRenderer:
 
     def _open_loop(self) -> Scope:
         """Open the loop over this thread's packs."""
-        limit = self._limit()
-        stride = self.schedule.stride
-        lane = self._column_lane()
+        limit, lane, stride = self._limit(), self._column_lane(), self.schedule.stride
         kernel_type = self.kernel.index_type
         if self.schedule.cached:
             return self._open_unrolled(self.packing.pack.name, lane, limit)

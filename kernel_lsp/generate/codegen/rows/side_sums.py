@@ -6,15 +6,36 @@ writes one part of each column; a second kernel adds the parts up in a fixed ord
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernel_lsp.core.expression import Constant
 from kernel_lsp.generate.codegen.kernel import RenderedKernel, name_coordinates, rendered
 from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
+from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.index import as_index
+from kernel_lsp.generate.ir.scalar import Access, Scalar
 
 LOCAL_NAMES = ("tile",)
+
+
+class SideRow(RowCache):
+    """Keeps what all rows read alike, such as weights, in registers while a block takes its tiles."""
+
+    def _cacheable(self, scalars: Sequence[Scalar]) -> list[Access]:
+        return self._along_row(scalars)
+
+    def shared_reads(self) -> list[Access]:
+        return [access for access in super().shared_reads() if self.group.row in access.variables]
+
+    def declare_weights(self, scope: Scope, n_items: int) -> list[Access]:
+        """Declare an array for every read that all rows make alike; return these reads."""
+        found = self._along_row([scalar for _, scalar in self._entries()])
+        weights = list({a.digest: a for a in found if self.group.row not in a.variables}.values())
+        self._declare(scope, n_items, weights)
+        return weights
 
 
 class SideSumRenderer(ColumnSumRenderer):
@@ -24,6 +45,7 @@ class SideSumRenderer(ColumnSumRenderer):
         """Return the kernel with `comment` above it."""
         outer = self.scope
         self._declare_sums()
+        self._load_weights(self.cache)
         self.scope = self._open_rows()
         for level in range(self.levels):
             self._pass(level)
@@ -33,6 +55,9 @@ class SideSumRenderer(ColumnSumRenderer):
         self._store_sums()
         how = ((Constant(self._n_parts),), self._block(), self._conditions())
         return rendered(self.kernel, comment, outer.lines, *how, min_blocks=self.schedule.resident)
+
+    def _new_cache(self) -> SideRow:
+        return SideRow(self.kernel, self.group, self.schedule, self.packing)
 
     @property
     def _n_parts(self) -> int:
