@@ -25,6 +25,8 @@ VIEWS = (
     *("contiguous", "expand", "expand_as", "size", "shape", "register_buffer"),
 )
 """Methods and attributes of tensors and modules that are no operators."""
+JOINS = ("torch.cat", "torch.maximum", "torch.add", "torch.mul", "torch.sub")
+"""Operators that a draw joins two tensors by: not all of them are in the catalogue."""
 FUNCTIONS = ("get_inputs", "get_init_inputs")
 NODES: tuple[type[ast.AST], ...] = (
     *(ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.arguments, ast.arg, ast.Assign, ast.Return),
@@ -129,7 +131,11 @@ def _check_attribute(node: ast.Attribute, line: str, known: Collection[str]) -> 
 def _is_known(dotted: str, known: Collection[str]) -> bool:
     """Tell an operator of the catalogue, which has ``F.relu`` for `torch.relu`, too."""
     root, _, name = dotted.partition(".")
-    return dotted in known or (root in ("torch", "F") and bool({f"torch.{name}", f"F.{name}"} & set(known)))
+    return (
+        dotted in known
+        or dotted in JOINS
+        or (root in ("torch", "F") and bool({f"torch.{name}", f"F.{name}"} & set(known)))
+    )
 
 
 def _is_constructor_call(node: ast.Attribute) -> bool:
@@ -145,12 +151,13 @@ def _operators(tree: ast.Module, known: Collection[str]) -> Iterator[str]:
         dotted = _dotted(node.func) if isinstance(node, ast.Call) else None
         if dotted is not None and dotted.startswith("nn.") and dotted in known:
             yield dotted
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    sizes = {name.id for node in assigned for name in ast.walk(node) if isinstance(name, ast.Name)}
     calls = [node for node in ast.walk(forward) if isinstance(node, ast.Call | ast.BinOp)]
-    for node in sorted(
-        calls, key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0)
-    ):  # as they are computed
+    calls.sort(key=lambda each: (each.end_lineno or 0, each.end_col_offset or 0))  # as they are computed
+    for node in calls:
         if isinstance(node, ast.BinOp):
-            if not isinstance(node.left, ast.Constant) or not isinstance(node.right, ast.Constant):
+            if not _is_number(node, sizes):
                 yield BINARY.get(type(node.op), type(node.op).__name__)
         elif isinstance(node.func, ast.Attribute):
             dotted = _dotted(node.func)
@@ -159,6 +166,13 @@ def _operators(tree: ast.Module, known: Collection[str]) -> Iterator[str]:
                     yield dotted
             elif not (dotted or "").startswith("self.") and node.func.attr not in VIEWS:
                 yield f"torch.{node.func.attr}"
+
+
+def _is_number(node: ast.AST, sizes: Collection[str]) -> bool:
+    """Tell arithmetic of literals and of the file's constants."""
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left, sizes) and _is_number(node.right, sizes)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in sizes)
 
 
 def _dotted(node: ast.AST) -> str | None:

@@ -159,6 +159,7 @@ class Attempts:
         """Replace the draw by what a model makes of its operators."""
         assert self._models is not None
         drawn = made.attempt
+        made.set(proposer=self._models.composer(drawn.index).name)
         with made.stage("compose"):
             try:
                 found = await self._models.compose(

@@ -68,6 +68,10 @@ class TaskModels:
         """Tell whether a model composes the attempt of this index."""
         return bool(self._composers) and index % EVERY == EVERY - 1
 
+    def composer(self, index: int) -> PatientModel:
+        """Return the model that composes the attempt of this index."""
+        return self._composers[index // EVERY % len(self._composers)]
+
     async def compose(
         self,
         request: SynthesisRequest,
@@ -86,10 +90,9 @@ class TaskModels:
             "low": low,
             "high": high,
         }
-        model = self._composers[index // EVERY % len(self._composers)]
         rendered = self._prompts.render("compose_task", inputs)
         asked = _asked("propose", rendered, index, 0.7, self._max_tokens)
-        outcome = await model.ask(asked)
+        outcome = await self.composer(index).ask(asked)
         if isinstance(outcome, ModelFailed):
             _raise_where_permanent(outcome)
             raise NotComposed(f"{outcome.model}: {outcome.message}")

@@ -108,6 +108,8 @@ async def synthesize(
                 await _run(synthesis, journal, attempts, workers, folder, progress, n_at_once)
             except ExceptionGroup as group:  # the first error of what ran side by side
                 raise group.exceptions[0] from None
+    for draft in folder.drafts.iterdir():
+        draft.unlink()
     write_index(folder, request, synthesis.accepted)
     return synthesis
 
@@ -121,7 +123,8 @@ async def _run(
     progress: Progress,
     n_at_once: int,
 ) -> None:
-    """Attempt indices, `n_at_once` beside each other: more than there are workers, where some wait for models."""
+    """Attempt indices, `n_at_once` beside each other: more than there are workers, where some wait for models. Replies
+    that are still out when it is done, which a person may never write, are not waited for."""
     started = time.monotonic()
     waiting = (index for index in itertools.count() if index not in journal.attempts)
     next_settled = 0
@@ -146,10 +149,12 @@ async def _run(
             settle()
             synthesis.elapsed_s = time.monotonic() - started
             progress(synthesis)
+        if n_at_once > workers.n:
+            for task in tasks:
+                task.cancel()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(n_at_once):
-            group.create_task(work())
+        tasks = [group.create_task(work()) for _ in range(n_at_once)]
 
 
 class _Workers:

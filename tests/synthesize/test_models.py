@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def test_a_task_of_known_operators_is_admitted_with_their_names() -> None:
     assert admit(TASK.replace("F.gelu(h)", "torch.relu(h).amax(1, keepdim=True)"), KNOWN, 5)[1:] == (
         *("torch.relu", "torch.amax", "mul"),
     )
+    joined = TASK.replace("F.gelu(h) * self.scale", "torch.cat([h[:, : D // 2 + 1], h], dim=1)")
+    assert admit(joined, KNOWN, 5) == ("nn.GroupNorm", "torch.cat")
     assert without_docstring(TASK).startswith("import torch\n")
 
 
@@ -105,14 +108,15 @@ async def test_every_second_task_is_a_models_and_its_opinion_drops_baselines(
         if request.purpose == "judge":
             return f"PROBABILITY: {0.1 if 'Conv2d' in request.messages[-1].content else 0.9}"
         huge = TASK.replace("ROWS, D = 64", "ROWS, D = 64000000")
-        return replied({1: TASK, 3: "import os\n"}.get(request.sample, huge))
+        return replied({1: TASK, 5: huge}.get(request.sample, TASK.replace("import torch\n", "import os\n")))
 
     own, scripted = models(answer, tmp_path)
-    found = await run(tmp_path, catalogue, 4, own)
+    found = await run(tmp_path, catalogue, 5, own)
     by_index = {each.index: each for each in (*found.accepted, *found.dropped)}
     assert (by_index[1].proposer, by_index[1].operators) == ("scripted", ("nn.GroupNorm", "F.gelu", "mul"))
     assert by_index[1].shapes == ((64, 256),)
-    assert by_index[3].dropped_by == "composed"
+    refused = [each for each in found.dropped if "import os" in each.reason]
+    assert {(each.proposer, each.dropped_by) for each in refused} == {("scripted", "composed")}
     assert by_index[5].dropped_by == "traced", "before any of its tensors exists"
     assert "16384000000 elements" in by_index[5].reason
     assert {each.opinion for each in found.accepted} == {0.9}
@@ -123,9 +127,22 @@ async def test_every_second_task_is_a_models_and_its_opinion_drops_baselines(
     assert rows[1]["request_key"] == composed.key
     assert (rows[1]["n_flops"], rows[1]["judges"]) == (None, ["scripted"])
     n_asked = len(scripted.requests)
-    again = await run(tmp_path, catalogue, 4, own)
+    again = await run(tmp_path, catalogue, 5, own)
     assert [each.index for each in again.accepted] == [each.index for each in found.accepted]
     assert len(scripted.requests) == n_asked, "a resumed synthesis asks nothing twice"
+
+
+async def test_a_reply_that_never_comes_holds_up_no_finished_synthesis(
+    catalogue: dict[str, str], tmp_path: Path
+) -> None:
+    own, scripted = models(lambda _: "prose", tmp_path)
+    scripted._delay_s = 3600.0
+    own.n_at_once = 2
+    own._judges = ()
+    async with asyncio.timeout(200.0):
+        found = await run(tmp_path, catalogue, 1, own)
+    assert [each.proposer for each in found.accepted] == ["rules"]
+    assert not list((tmp_path / ".drafts").iterdir())
 
 
 async def test_an_opinion_that_cannot_be_read_drops_nothing(tmp_path: Path) -> None:
