@@ -34,6 +34,7 @@ from kernel_lsp.evolve.archive.archive import Archive
 from kernel_lsp.evolve.archive.model_records import record_run
 from kernel_lsp.evolve.run.optimize import RunHandle, resume_request, start_request
 from kernel_lsp.evolve.run.request import read_seed_kernel
+from kernel_lsp.source.call_sites import takes_more
 
 MODEL_OPTIONS = {"budget_usd": "--budget", "strategy": "--strategy", "judges": "--judges"}
 """Options that mean nothing without a model, by setting."""
@@ -339,6 +340,8 @@ def next_step(finished: RunFinished) -> str:
     if not has_operator:
         return "read the kernel"
     use = f"`kernel-lsp use {finished.run_id}` shows the edits that put it to use"
+    if any(takes_more(Path(file).parent, Path(file).stem) for file in finished.files if file.endswith(".py")):
+        use = "call the operator in your code, with the tensors that the code draws or holds"
     if finished.recommendation is not None and finished.recommendation.action == "measure":
         return f"{finished.recommendation.remedy}; then {use}"
     return f"review kernel and operator, then {use}"

@@ -21,6 +21,7 @@ from kernel_lsp.source.call_sites import (
     is_offered,
     method_used,
     revert_operator,
+    takes_more,
     use_operator,
 )
 from kernel_lsp.source.python_file import USE_PREFIX
@@ -67,6 +68,9 @@ def _found(result: RunResult, *, reverts: bool) -> Rewritten:
     if reverts:
         return revert_operator(root, run.name)
     step = f"kernel-lsp export {run.run_id} --operator {os.path.relpath(run.out)}"
+    if takes_more(run.out, run.name):
+        called = f"call {run.name} of {os.path.relpath(run.out / run.name)}.py, with what the code draws or holds"
+        raise UserError(f"the operator of {run.target} has arguments that no call gives", next_step=called)
     if not is_offered(run.out, run.name):
         raise UserError(f"{run.target} has no operator in {run.out}", next_step=step)
     if not _is_current(result):

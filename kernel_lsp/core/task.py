@@ -195,6 +195,8 @@ class Task(Noun):
     call_structures: dict[str, str] = {}
     """Parameters of the code that are no arguments of their own, in Python's syntax over these: ``(rotary_0, 4)`` for a
     tuple, ``f32[_, 64]`` for a tensor that no kernel reads."""
+    draws: tuple[str, ...] = ()
+    """Inputs that the code draws itself, in their order: no call of it gives them."""
     counters: dict[str, int] = {}
     """For a module: buffers of one integer, by path, and what a call adds: ``{"bn.num_batches_tracked": 1}``."""
     has_no_grad_region: bool = False

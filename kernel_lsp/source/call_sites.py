@@ -208,6 +208,11 @@ def is_offered(out: Path, name: str) -> bool:
     return f"def {USE_PREFIX}{name}(" in _text_of(out, name)
 
 
+def takes_more(out: Path, name: str) -> bool:
+    """Return True if the operator's file exists and has arguments that no call of the user's code gives."""
+    return f"def {name}(" in _text_of(out, name) and not is_offered(out, name)
+
+
 def called_name(symbol: str, method: str) -> str:
     """Return the name that makes what the operator is put into: of a module's method the class, else the target. A
     KernelBench file has its class without being asked."""

@@ -15,11 +15,23 @@ from kernel_lsp.errors import PlanError, TargetError
 from kernel_lsp.export.python.operator import write_operator
 from kernel_lsp.export.python.python_text import LINE_LENGTH
 from kernel_lsp.export.python.runtime_text import RUNTIME_MODULE
+from kernel_lsp.source.call_sites import is_offered, takes_more
 from tests.generate.harness import plan_text
 from tests.worker.capturing import tensor as sized
 
-from .other_samples import SAMPLES, Sample
-from .samples import RMS_NORM_CU, VERIFICATION, plan_of, rms_norm_cu, rms_norm_task, scalar, task, tensor, text_of
+from .other_samples import RMS_NORM, RMS_NORM_MODULE, SAMPLES, Sample
+from .samples import (
+    RMS_NORM_CU,
+    VERIFICATION,
+    fresh_name,
+    plan_of,
+    rms_norm_cu,
+    rms_norm_task,
+    scalar,
+    task,
+    tensor,
+    text_of,
+)
 
 MAX_LINES = 120
 """Maximum lines of an operator file, which a reviewer reads from top to bottom."""
@@ -123,6 +135,18 @@ def test_a_function_is_used_with_itself_as_the_fallback() -> None:
 
 def test_a_parameter_is_looked_up_where_the_module_has_it() -> None:
     assert 'state=("fc.0.weight",)' in _text_of("linear_relu")
+
+
+def test_an_operator_of_code_that_draws_stands_for_no_call(tmp_path: Path) -> None:
+    """No call gives what the code draws: a use_NAME left each to PyTorch, as one with other arguments."""
+    for sample in (RMS_NORM, RMS_NORM_MODULE):
+        name = fresh_name("rms_norm")
+        task = sample.task(name)
+        draws = task.model_copy(update={"draws": (task.arguments[0].name,)})
+        for each, is_used in ((task, True), (draws, False)):
+            text = sample.cu_text(name)
+            write_operator(each, text, plan_of(text), tmp_path, verification=VERIFICATION)
+            assert (is_offered(tmp_path, name), takes_more(tmp_path, name)) == (is_used, not is_used)
 
 
 def test_a_plan_for_another_task_is_refused() -> None:

@@ -52,3 +52,4 @@ def test_noise_and_dropout_are_inputs() -> None:
     text = "def f(x): return F.dropout(x + torch.randn_like(x), 0.25, True)"
     checked = check(text, inputs=[tensor("x", 6, 20)], backward=True, sizes=({}, {"B": 3, "D": 7}))
     assert checked.task.forward.inputs[1:] == ("randn_like_0", "kept_0")
+    assert checked.task.draws == ("randn_like_0", "kept_0")

@@ -26,20 +26,21 @@ TRAINING = "training"
 
 def offered_names(task: Task) -> tuple[str, ...]:
     """Return the public names of an operator's file: the operator, and the function that makes the original use it."""
-    return (task.name, f"use_{task.name}") if is_module(task) or _takes_inputs_only(task) else (task.name,)
+    return (task.name, f"use_{task.name}") if _stands_for_calls(task) else (task.name,)
 
 
 def use_function(task: Task) -> list[str]:
-    """Print ``use_<name>(original)``; nothing where the operator takes more than the function."""
-    if is_module(task):
-        return _use_in_module(task)
-    return _use(task) if _takes_inputs_only(task) else []
+    """Print ``use_<name>(original)``; nothing where the operator takes more than a call of the original gives."""
+    if not _stands_for_calls(task):
+        return []
+    return _use_in_module(task) if is_module(task) else _use(task)
 
 
-def _takes_inputs_only(task: Task) -> bool:
-    """Return True if the operator's arguments are the function's. A constant tensor of the user's file is an extra
-    one."""
-    return all(not isinstance(argument, TaskTensor) or argument.role == "input" for argument in task.arguments)
+def _stands_for_calls(task: Task) -> bool:
+    """Return True if the operator's arguments are the code's and its module's. A constant tensor of the user's file is
+    an extra one, and so is a random tensor that the code draws."""
+    tensors = [argument for argument in task.arguments if isinstance(argument, TaskTensor)]
+    return not task.draws and (is_module(task) or all(argument.role == "input" for argument in tensors))
 
 
 def _use(task: Task) -> list[str]:

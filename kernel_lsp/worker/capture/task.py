@@ -56,6 +56,7 @@ def task_of(captured: Captured) -> dict[str, Any]:
         "state_graphs": captured.wrapper.record.graphs,
         "call_constants": captured.inputs.constants,
         "call_structures": call_structures(captured),
+        "draws": [leaf.name for leaf in captured.inputs.leaves[::-1][: captured.callee.draws]][::-1],
         "counters": {path: n for path, n in captured.program.mutations.items() if n is not None},
         "code_digest": _code_digest(captured),
         "has_no_grad_region": captured.program.has_no_grad_region,
