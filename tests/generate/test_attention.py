@@ -21,6 +21,22 @@ class M(nn.Module):
 """
 
 
+WINDOWS = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Sequential(nn.Linear(2, 24), nn.ReLU(), nn.Linear(24, 2, bias=False))
+        self.register_buffer("table", torch.rand(25, 2)); self.register_buffer("place", torch.randint(0, 25, (9, 9)))
+        self.register_buffer("mask", (torch.rand(3, 9, 9) > 0.7).float() * -100)
+    def forward(self, x):
+        q, k, v = x.view(-1, 9, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1) * 10
+        scores = scores + 16 * torch.sigmoid(self.bias(self.table)[self.place.view(-1)].view(9, 9, 2).permute(2, 0, 1))
+        scores = (scores.view(-1, 3, 2, 9, 9) + self.mask.unsqueeze(1)).view(-1, 2, 9, 9)
+        return scores.softmax(-1) @ v
+"""
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_causal_attention_is_one_kernel(dtype: str) -> None:
     checked = check_sdpa(", is_causal=True", dtype=dtype, n_queries=70, n_keys=70)
@@ -49,6 +65,19 @@ def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None
     checked = check(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)])
     assert checked.n_kernels == 1
     assert "scratch:" not in checked.text
+
+
+def test_attention_of_windows_whose_bias_is_a_product_has_no_score_in_memory() -> None:
+    """As in Swin Transformer V2, where a small network makes the bias of each pair of places."""
+    checked = check(WINDOWS, symbol="M", inputs=[tensor("x", 6, 9, 96)])
+    assert "online" in [knob.default for knob in checked.program.knobs if knob.name.endswith(".attention")]
+    assert not any(", 2, 9, 9]" in line for line in checked.text.splitlines() if line.startswith("// scratch:"))
+
+
+@pytest.mark.parametrize(("n_queries", "by_groups"), [(49, False), (64, True), (150, True), (130, True)])
+def test_few_queries_take_tiles_that_they_fill(n_queries: int, by_groups: bool) -> None:
+    inputs = [tensor(name, 64, 8, n_queries, 32) for name in "qkv"]
+    assert ("wgmma" in plan_text(f"def f(q, k, v): return {SDPA.format('')}", inputs=inputs).render({})) == by_groups
 
 
 def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:

@@ -36,6 +36,15 @@ def test_rearrangements_fold_into_one_kernel(call: str) -> None:
     assert check(f"def f(x): return {call}", inputs=[tensor("x", 3, 6, 8)]).n_kernels == 1
 
 
+@pytest.mark.parametrize("given", ["x.roll((2, -1), (1, 2))", "x[:, (torch.arange(48) * 5 + 1).remainder(48)]"])
+def test_positions_that_are_arithmetic_are_in_no_memory(given: str) -> None:
+    """A product reads each place several times: the shifts of Swin Transformer were kernels of their own."""
+    text = f"def f(x, w): return {given}.flatten(0, 1) @ w"
+    checked = check(text, inputs=[tensor("x", 2, 48, 64), tensor("w", 64, 32)])
+    assert checked.n_kernels == 1
+    assert "scratch:" not in checked.text
+
+
 def test_reshape_with_symbolic_dims_keeps_plain_indices() -> None:
     checked = check(
         "def f(x): b, t, d = x.shape; return x.view(b, t, 4, d // 4).reshape(b * t, d) * 2",

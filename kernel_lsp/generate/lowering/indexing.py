@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.atoms import Variable
-from kernel_lsp.generate.ir.index import Index, as_index
+from kernel_lsp.generate.ir.index import Index, as_index, is_nonnegative
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
     Constant,
+    IndexValue,
     Loop,
+    Operation,
     Scalar,
     as_position,
     both,
@@ -23,7 +25,7 @@ from kernel_lsp.generate.ir.scalar import (
     integer,
     select,
 )
-from kernel_lsp.generate.ir.tensor import Scatter, Tensor
+from kernel_lsp.generate.ir.tensor import Pointwise, Scatter, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.contraction import converted
@@ -48,8 +50,37 @@ def _gather(call: Call) -> Tensor:
 
 
 def position_of(scalar: Scalar) -> Index:
-    """Return an integer value as an index."""
-    return as_position(cast(scalar, DType.I64))
+    """Return an integer value as an index; one that is made of positions and sizes alone is read from no memory."""
+    found = _arithmetic(scalar)
+    return as_position(cast(scalar, DType.I64)) if found is None else found
+
+
+def _arithmetic(scalar: Scalar) -> Index | None:
+    """Return an integer value as arithmetic of positions and sizes, such as that of a roll, ``(arange(n) + 2) % n``;
+    None where it is another."""
+    if isinstance(scalar, Access) and scalar.mask is None and isinstance(scalar.tensor.definition, Pointwise):
+        definition = scalar.tensor.definition
+        return _arithmetic(definition.body.substitute(dict(zip(definition.variables, scalar.index, strict=True))))
+    if isinstance(scalar, IndexValue) or (isinstance(scalar, Constant) and scalar.dtype == DType.I64):
+        return as_position(scalar)
+    if not isinstance(scalar, Operation) or scalar.dtype not in (DType.I32, DType.I64):
+        return None
+    operands = [_arithmetic(operand) for operand in scalar.operands]
+    if None in operands:
+        return None
+    first, *others = (operand for operand in operands if operand is not None)
+    match scalar.name:
+        case "cast":
+            return first
+        case "add":
+            return first + others[0]
+        case "sub":
+            return first - others[0]
+        case "mul":
+            return first * others[0]
+        case "fmod" | "remainder" if is_nonnegative(first) and is_nonnegative(others[0] - 1):
+            return first % others[0]
+    return None
 
 
 @lowers("index_select")
@@ -103,6 +134,9 @@ def advanced_index(call: Call, source: Tensor, given: Sequence[Tensor | None]) -
 
 def _wrapped(scalar: Scalar, size: Index) -> Index:
     """Return the position with negative values counted from the end."""
+    found = _arithmetic(scalar)
+    if found is not None and is_nonnegative(found):
+        return found
     value = cast(scalar, DType.I64)
     is_negative = compare("lt", value, integer(0))
     return as_position(select(is_negative, op("add", value, index_value(size)), value))

@@ -19,6 +19,7 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import TileSchedule
 from kernel_lsp.generate.codegen.attention.warpgroup_attention import (
     REGISTERS,
     WarpgroupAttentionRenderer,
+    are_tiles_filled,
     blocks_of_queries,
     warpgroup_schedules,
 )
@@ -57,6 +58,7 @@ def choose_attention(
         of_groups = of_groups if are_tiles(group.value.dtype, group.head, group.n) else ()
     if of_groups:
         fills = blocks_of_queries(group, of_groups[0], workload) >= workload.n_multiprocessors
+        fills &= group.log_sums is not None or are_tiles_filled(group, of_groups[0], workload)
         if pick(f"{name}.warpgroups", (0, 1), int(fills), "four warps multiply together, by wgmma"):
             return _by_warpgroups(kernel, group, choices, of_groups), True
     default = default_attention_schedule(group, workload)

@@ -327,13 +327,11 @@ def _parts(
 ) -> AttentionGradient | None:
     """Return a gradient of the factors that its probabilities, and their gradient, are made of."""
     softmax = find_softmax(scores.probabilities, scores.key)
-    product = None if softmax is None else product_of(softmax.score)
-    if softmax is None or product is None:
-        return None
-    forward = factors_of(product, scores.m, scores.key)
+    found = None if softmax is None else product_of(softmax.score, scores.m, scores.key)
     backward = factors_of(scores.grad_probabilities, scores.m, scores.key)
-    if forward is None or backward is None:
+    if softmax is None or found is None or backward is None:
         return None
+    product, forward = found
     (query, query_scale), (key, key_scale) = (unscaled(factor) for factor in forward[:2])
     (grad, grad_scale), (value, value_scale) = (unscaled(factor) for factor in backward[:2])
     if not are_operands(query, key, grad, value) or not has_fragments(forward[2], backward[2]):

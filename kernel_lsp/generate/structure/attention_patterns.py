@@ -35,6 +35,7 @@ MINUS_INFINITY = float("-inf")
 MAX_HEAD = 128
 """Maximum size of a head: a warp keeps 16 queries and their sums in registers."""
 HEAD_MULTIPLE = 16
+Factors = tuple[Scalar, Scalar, Variable]
 OPERANDS = (DType.F32, DType.F16, DType.BF16)
 
 
@@ -149,13 +150,12 @@ def body_at(access: Access, key: Variable) -> Scalar:
 def _attention(definition: Reduction, softmax: Softmax) -> Attention | None:
     contraction, key = definition.contraction, definition.reduced[0]
     assert contraction is not None
-    product = product_of(softmax.score)
-    if product is None or len(contraction.row_axes) != 1:
+    if len(contraction.row_axes) != 1:
         return None
-    factors = factors_of(product, definition.variables[contraction.row_axes[0]], key)
-    if factors is None:
+    found = product_of(softmax.score, definition.variables[contraction.row_axes[0]], key)
+    if found is None:
         return None
-    query_part, key_part, head = factors
+    product, (query_part, key_part, head) = found
     value = contraction.right
     scale = 1.0
     if plain := _plain_operands(query_part, key_part, value):
@@ -164,18 +164,20 @@ def _attention(definition: Reduction, softmax: Softmax) -> Attention | None:
         return None
     axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
     parts = (query_part, key_part, value, named_score(softmax.score, product, scale))
-    found = Attention(definition.variables, key, head, *parts, softmax.is_safe, *axes)
+    attention = Attention(definition.variables, key, head, *parts, softmax.is_safe, *axes)
     sizes = (head, definition.variables[contraction.column_axes[0]])
-    return found if len(contraction.column_axes) == 1 and has_fragments(*sizes) else None
+    return attention if len(contraction.column_axes) == 1 and has_fragments(*sizes) else None
 
 
-def product_of(score: Scalar) -> Access | None:
-    """Return the one sum of products that a score reads; None where there is another number of them."""
-    products = [access for access in accesses(score) if is_product(access.tensor)]
-    return products[0] if len(products) == 1 and products[0].mask is None else None
+def product_of(score: Scalar, row: Variable, column: Variable) -> tuple[Access, Factors] | None:
+    """Return the one sum of products of a row's factor and a column's that a score reads, and these factors; None where
+    there is another number of them. A bias may be made of other products."""
+    products = [access for access in accesses(score) if is_product(access.tensor) and access.mask is None]
+    found = [(access, factors) for access in products if (factors := factors_of(access, row, column)) is not None]
+    return found[0] if len(found) == 1 else None
 
 
-def factors_of(product: Access, row: Variable, column: Variable) -> tuple[Scalar, Scalar, Variable] | None:
+def factors_of(product: Access, row: Variable, column: Variable) -> Factors | None:
     """Return the factors of a sum of products at its index, the one over `row` first, and the variable of the sum."""
     inner = product.tensor.definition
     assert isinstance(inner, Reduction)
@@ -184,9 +186,8 @@ def factors_of(product: Access, row: Variable, column: Variable) -> tuple[Scalar
     left, right = (factor.substitute(replacements) for factor in (inner.contraction.left, inner.contraction.right))
     if column in left.variables:
         left, right = right, left
-    if column in left.variables or row in right.variables:
-        return None
-    return left, right, inner.reduced[0]
+    is_apart = column not in left.variables and row not in right.variables
+    return (left, right, inner.reduced[0]) if is_apart and row in left.variables and column in right.variables else None
 
 
 def named_score(score: Scalar, product: Access, scale: float) -> Scalar:

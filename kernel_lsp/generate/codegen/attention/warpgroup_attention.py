@@ -103,6 +103,12 @@ def blocks_of_queries(group: AttentionGroup, schedule: TileSchedule, workload: W
     return -(-workload.size(group.m.extent) // (schedule.warps * ROWS_PER_WARP)) * workload.size(group.batch.extent)
 
 
+def are_tiles_filled(group: AttentionGroup, schedule: TileSchedule, workload: Workload) -> bool:
+    """Return True if at least half of the rows of the tiles have a query: windows of 49 queries fill 38 % of one."""
+    n_queries, n_rows = workload.size(group.m.extent), schedule.warps * ROWS_PER_WARP
+    return 2 * n_queries >= -(-n_queries // n_rows) * n_rows
+
+
 def shared_bytes(group: AttentionGroup, schedule: TileSchedule) -> int:
     """Return the bytes of keys and their low parts, values as copied and split, and queries."""
     head, width = (int(variable.extent.constant or 0) for variable in (group.head, group.n))
