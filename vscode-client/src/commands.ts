@@ -2,6 +2,7 @@
 import * as os from "node:os";
 import * as path from "node:path";
 import * as vscode from "vscode";
+import { ANOTHER, deviceItems, deviceProblem, readSshConfig } from "./devices";
 import { languageModels, type EditorModel } from "./editorModel";
 import { offerInstall } from "./install";
 import type { JobStore } from "./jobs";
@@ -163,13 +164,15 @@ async function selectGpu(): Promise<void> {
 }
 
 async function selectDevice(): Promise<void> {
-  const items = [
-    { label: "auto", description: "a GPU where there is one, else the CPU" },
-    { label: "cpu", description: "the PTX executor" },
-    { label: "cuda", description: "the first GPU" },
-  ];
-  const chosen = await vscode.window.showQuickPick(items, { title: `Kernels run on: ${value("device", "auto")}` });
-  if (chosen !== undefined) await update("device", chosen.label);
+  const current = value("device", "auto");
+  const chosen = await vscode.window.showQuickPick(deviceItems(current, readSshConfig()), { title: `Kernels run on: ${current}` });
+  const name = chosen?.label === ANOTHER ? await nameDevice(current) : chosen?.label;
+  if (name !== undefined) await update("device", name.trim());
+}
+
+async function nameDevice(current: string): Promise<string | undefined> {
+  const prompt = "ssh://HOST as `ssh HOST` reaches it without a password, or ray://HOST:10001 for a Ray cluster.";
+  return vscode.window.showInputBox({ title: "Kernels run on", prompt, value: current, validateInput: deviceProblem });
 }
 
 async function selectModels({ editorModel }: Parts): Promise<void> {
