@@ -45,6 +45,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     MAX_KEPT_EXPONENTIALS,
     MAX_PART_BYTES,
     MAX_SERIAL_SUM,
+    MAX_WARP_ROW,
     MIN_GRID_PART_BYTES,
     MIN_ONLINE_COLUMNS,
     MIN_READ_ONCE_COLUMNS,
@@ -221,7 +222,7 @@ class RowChooser:
         if n_columns <= 512:
             width = 1 if n_columns < 128 else min(width, 4)
             return self._with_cache(RowSchedule(WARP, 4, width, False))
-        if n_passes(self.group) == 1 and n_columns <= 4096 and n_rows >= 16 * self.workload.n_multiprocessors:
+        if n_passes(self.group) == 1 and n_columns <= MAX_WARP_ROW and n_rows >= 16 * self.workload.n_multiprocessors:
             return RowSchedule(WARP, 4, width, False)
         if not self.group.reductions:
             return RowSchedule(PLAIN_THREADS, 1, width, False)

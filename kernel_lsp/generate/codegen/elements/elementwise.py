@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.elements.lines import by_lines
+from kernel_lsp.generate.codegen.elements.lines import by_lines, by_whole_packs
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
 from kernel_lsp.generate.codegen.elements.runs import LoopArrays, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import (
@@ -28,7 +28,6 @@ from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Tensor
 from kernel_lsp.generate.ir.workload import Workload
 
-"""Evaluates a size at the capture."""
 LOCAL_NAMES = ("piece", "i", "my_i", "pack", "v", "u", "line", "first_line")
 
 
@@ -161,7 +160,11 @@ def _render_packed(
     total = group.position.extent
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=bool(lines))
     pack_extent = packing.pack.extent
-    stores, multiples, workload = _whole_stores(packing, group, workload)
+    whole: list[tuple[Index, int]] = []
+    if workload is not None:
+        group, whole = by_whole_packs(group, vector, workload)
+    stores, multiples, with_masks = _whole_stores(packing, group, workload)
+    multiples, workload = [*whole, *multiples], workload if whole else with_masks
     size = kernel.size("n", total)
     limit = str(int(size) // vector) if size.isdigit() else f"{size} / {vector}"
     name_coordinates(kernel, packing.flat, group.shape)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
-from kernel_lsp.generate.ir.atoms import Quotient, Remainder, Variable
-from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
-from kernel_lsp.generate.ir.scalar import accesses
+from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Variable
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, product, replace_atoms, substitute
+from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, accesses, rewrite, select, transformed
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.schedule.row_limits import LARGE_BYTES
 
 MIN_LINE = 2048
 """Minimum elements of a line: its last block is mostly full."""
@@ -86,6 +87,44 @@ def by_lines(group: ElementwiseGroup, axis: int) -> tuple[Variable, ElementwiseG
         for store in group.stores
     )
     return line, ElementwiseGroup(position, group.shape[axis:], stores)
+
+
+def by_whole_packs(
+    group: ElementwiseGroup, vector: int, workload: Workload
+) -> tuple[ElementwiseGroup, list[tuple[Index, int]]]:
+    """Return the group with divisions of a large tensor's positions that all lanes of a pack share, and what sizes must
+    be multiples of for that, as the captured ones are. The gradients of a mean over 784 elements each took 31 us on an
+    H200, bound by four divisions per pack, where torch.compile's took 24."""
+    multiples: dict[Index, None] = {}
+    widest = max(store.tensor.dtype.itemsize for store in group.stores)
+    if vector == 1 or workload.size(group.position.extent) * widest < LARGE_BYTES:
+        return group, []
+
+    def whole(atom: Atom) -> Index:
+        if not isinstance(atom, Quotient | Remainder) or group.position not in atom.variables:
+            return as_index(atom)
+        dividend, divisor = replace_atoms(atom.dividend, whole), atom.divisor
+        is_whole = divisor.constant is None and not divisor.variables and workload.size(divisor) % vector == 0
+        if is_whole and atom.dividend == as_index(group.position):
+            multiples[divisor] = None
+            divisor = divisor // vector * vector
+        return dividend // divisor if isinstance(atom, Quotient) else dividend % divisor
+
+    def placed(access: Access) -> Scalar:
+        flat = ravel(access.index, access.tensor.shape)
+        index = replace_atoms(flat, whole)
+        mask = access.mask and transformed(access.mask, counted)
+        if mask and flat == as_index(group.position) and access.tensor.n_elements == group.position.extent:
+            return select(mask, Access(access.tensor, access.index), Constant(0, access.dtype))
+        if index == flat:
+            return Access(access.tensor, access.index, mask)
+        return Access(access.tensor, (*[ZERO] * (len(access.index) - 1), index), mask)
+
+    def counted(node: Scalar) -> Scalar:
+        return IndexValue(replace_atoms(node.index, whole)) if isinstance(node, IndexValue) else node
+
+    stores = tuple(replace(store, scalar=transformed(rewrite(store.scalar, placed), counted)) for store in group.stores)
+    return replace(group, stores=stores), [(divisor, vector) for divisor in multiples]
 
 
 def _n_divisions(group: ElementwiseGroup) -> int:
