@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kernel_lsp.errors import TargetError
 from tests.generate.harness import check, tensor
 
 CELL = """
@@ -46,6 +49,22 @@ def test_a_given_state_replaces_that_of_the_module() -> None:
 def test_random_states_are_inputs_in_the_order_of_their_draws() -> None:
     checked = check(RECURRENT, symbol="Model", inputs=[tensor("x", 3, 4, 6)], sizes=({}, {"B": 2}))
     assert [name for name in checked.task.forward.inputs if name.startswith("randn")] == ["randn_0", "randn_1"]
+
+
+def test_integers_of_a_constant_range_are_inputs() -> None:
+    text = """
+    def f(x, table):
+        t = torch.randint(0, table.shape[0], (x.shape[0],))
+        return x * table[t][:, None] + torch.randint(3, (4,))[0]
+    """
+    inputs = [tensor("x", 6, 20), tensor("table", 100)]
+    checked = check(text.replace("table.shape[0]", "100"), inputs=inputs, sizes=({}, {"B": 3, "D": 7}))
+    assert [(each.name, each.integer_range) for each in checked.task.tensors[2:]] == [
+        ("randint_0", (0, 100)),
+        ("randint_1", (0, 3)),
+    ]
+    with pytest.raises(TargetError, match="the code is random"):
+        check(text, inputs=inputs)
 
 
 def test_noise_and_dropout_are_inputs() -> None:

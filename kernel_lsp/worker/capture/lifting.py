@@ -26,7 +26,10 @@ from .load import Callee
 DROPOUT = "nn.functional.dropout"
 CREATIONS = ("randn", "rand", "randn_like", "rand_like")
 """Functions of torch that return a new random tensor of floats."""
+INTEGERS = ("randint", "randint_like")
+"""Functions of torch that return a new random tensor of integers in a range."""
 Draw = Callable[[], torch.Tensor]
+Range = tuple[int, int]
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -81,7 +84,8 @@ def with_draws(callee: Callee, inputs: CallInputs) -> tuple[Callee, CallInputs]:
 
 
 class _Draws(TorchFunctionMode, ABC):
-    """Passes every random tensor of floats that the code draws, or a mask of dropout, to `drawn`."""
+    """Passes every random tensor that the code draws, or a mask of dropout, to `drawn`; integers where their range
+    depends on no size."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -90,6 +94,8 @@ class _Draws(TorchFunctionMode, ABC):
             return self._dropout(function, args, kwargs)
         if name in CREATIONS and function is getattr(torch, name):
             return self.drawn(name, lambda: function(*args, **kwargs))
+        if name in INTEGERS and function is getattr(torch, name) and (limits := _range_of(args, kwargs)):
+            return self.drawn(name, lambda: function(*args, **kwargs), limits)
         return function(*args, **kwargs)
 
     def _dropout(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -101,17 +107,17 @@ class _Draws(TorchFunctionMode, ABC):
         return value * kept / (1 - rate)
 
     @abstractmethod
-    def drawn(self, name: str, draw: Draw) -> torch.Tensor: ...
+    def drawn(self, name: str, draw: Draw, limits: Range | None = None) -> torch.Tensor: ...
 
 
 class _Record(_Draws):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, torch.Tensor]] = []
+        self.found: list[tuple[str, torch.Tensor, Range | None]] = []
 
-    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
+    def drawn(self, name: str, draw: Draw, limits: Range | None = None) -> torch.Tensor:
         made = draw()
-        self.found.append((name, made))
+        self.found.append((name, made, limits))
         return made
 
 
@@ -120,8 +126,15 @@ class _Replay(_Draws):
         super().__init__()
         self._values = iter(values)
 
-    def drawn(self, name: str, draw: Draw) -> torch.Tensor:
+    def drawn(self, name: str, draw: Draw, limits: Range | None = None) -> torch.Tensor:
         return next(self._values)
+
+
+def _range_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Range | None:
+    """Return the [low, high) of a call that draws integers; None where a bound depends on a size of the inputs."""
+    given = [*args, *[kwargs[name] for name in ("low", "high") if name in kwargs]]
+    low, high = [0, 0, *[each for each in given if isinstance(each, (int, torch.SymInt))]][-2:]
+    return (low, high) if isinstance(low, int) and isinstance(high, int) and low < high else None
 
 
 def _is_active(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -141,11 +154,12 @@ def _recorded(callee: Callee, inputs: CallInputs) -> list[tuple[str, TensorLeaf]
         callee.call(*positional, **keywords)
     taken = {leaf.name for leaf in inputs.leaves}
     drawn = []
-    for name, made in record.found:
+    for name, made, limits in record.found:
         stem = "kept" if name == DROPOUT else name
         free = next(unused for n in range(len(taken) + 1) if (unused := f"{stem}_{n}") not in taken)
         taken.add(free)
-        drawn.append((name, TensorLeaf(free, made.dtype, tuple(int(size) for size in made.shape))))
+        shape = tuple(int(size) for size in made.shape)
+        drawn.append((name, TensorLeaf(free, made.dtype, shape, integer_range=limits)))
     return drawn
 
 
@@ -153,5 +167,7 @@ def _draw(name: str, leaf: TensorLeaf) -> torch.Tensor:
     """Return new values of one draw."""
     if leaf.dtype == torch.bool:
         return torch.rand(leaf.shape) < 0.5
+    if leaf.integer_range is not None:
+        return torch.randint(*leaf.integer_range, leaf.shape, dtype=leaf.dtype)
     function: Callable[..., torch.Tensor] = torch.randn if name.startswith("randn") else torch.rand
     return function(leaf.shape, dtype=leaf.dtype)
