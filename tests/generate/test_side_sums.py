@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_lsp.generate.schedule import column_knobs
 from kernel_lsp.generate.structure import row_splits
 from tests.generate.harness import check, plan_text, tensor
 
@@ -60,6 +61,17 @@ def test_gradients_of_a_norm_over_channels_are_one_kernel_with_the_sums_of_its_w
     )
     launches = [line for line in checked.text.splitlines() if line.startswith("// launch: m_backward")]
     assert len(launches) == 2
+    assert "column_sums<" in checked.text  # two sums of a row are exchanged at once
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_gradients_of_a_norm_over_channels_of_16_bits(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_splits, "MIN_TILES_PER_PART", 0)
+    wide = {"bf16": "bfloat16", "f16": "half"}[dtype]
+    text = CHANNEL_NORM.replace("torch.rand(40)", f"torch.rand(48).{wide}()")
+    monkeypatch.setattr(column_knobs, "MAX_SIDE_ITEMS", 12)
+    checked = check(text, symbol="M", inputs=[tensor("x", 2, 48, 6, 7, dtype=dtype)], backward=True)
+    assert "hold_load" in checked.text
 
 
 def test_few_rows_side_by_side_have_no_kernel_with_sums_over_rows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
@@ -103,6 +104,24 @@ def combination_of(kind: str, dtype: DType) -> tuple[str, DType]:
     if dtype == DType.BOOL and base in ("max", "min", "sum", "prod"):
         base = "max" if base in ("max", "sum") else "min"
     return base, dtype
+
+
+MAX_COMBINED = 4
+"""Maximum sums that threads with rows side by side exchange at once: 16 KB of shared memory."""
+
+
+def combine_columns(block: Block, found: Iterable[object], lanes: int, width: int) -> list[Accumulator]:
+    """Combine several sums of f32 over `lanes` threads that are `width` apart at once; return them."""
+    sums = [each for each in found if isinstance(each, Accumulator)]
+    sums = [each for each in sums if combination_of(each.kind, each.dtype)[0] == "sum" and each.dtype == DType.F32]
+    if not 1 < len(sums) <= MAX_COMBINED:
+        return []
+    array, names = block.names.take("sums"), ", ".join(each.name for each in sums)
+    block.line(f"float {array}[{len(sums)}] = {{{names}}};")
+    block.line(f"{block.kernel.use('column_sums', DType.F32)}<{lanes}, {width}>({array});")
+    for place, each in enumerate(sums):
+        block.line(f"{each.name} = {array}[{place}];")
+    return sums
 
 
 @dataclass(frozen=True)

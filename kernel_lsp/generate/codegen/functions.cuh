@@ -215,6 +215,10 @@ __device__ inline void add_moments(const float (&values)[N], float& count, float
 //@ hold_load
 // Has the compiler load a value before this, not where it is used first.
 __device__ inline void hold_load(float& value) { asm volatile("" : "+f"(value)); }
+template <typename T>
+__device__ inline void hold_load(T& value) {  // of 16 bits
+    asm volatile("" : "+h"(reinterpret_cast<unsigned short&>(value)));
+}
 
 //@ share_of
 // How many of n packs block `rank` does when BLOCKS blocks of THREADS threads take turns.

@@ -360,7 +360,7 @@ class RowChooser:
         """Return the schedule of a variant for rows of the captured length, where that is open and all threads keep as
         many packs of it; None for small tensors, whose kernels may share a launch, and where it was slower."""
         is_narrow = schedule.evicts_late and self.widest == 2
-        is_faster = schedule.blocks > 1 or is_narrow or (not self.group.is_column_contiguous and self.widest == 4)
+        is_faster = schedule.blocks > 1 or is_narrow or (not self.group.is_column_contiguous and self.widest <= 4)
         is_whole = is_faster and schedule.items and schedule.capacity == self.n_columns and not self.group.line
         is_large = self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
         return replace(schedule, is_whole=True) if is_whole and is_large else None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
-from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair, combination_of, counted
+from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair, combination_of, combine_columns, counted
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
 from kernel_lsp.generate.codegen.kernel import (
@@ -227,6 +227,8 @@ class RowRenderer:
                 names = ", ".join(accumulator.name for accumulator in same)
                 self.scope.line(f"{self.kernel.use(helper, same[0].dtype)}<{self.schedule.threads}>({names});")
                 found += same
+        if not self.group.is_column_contiguous and self.schedule.threads > 1:
+            found = combine_columns(self.scope, accumulators, self.schedule.threads, self.schedule.rows)
         return found
 
     def _combines_blocks(self) -> bool:
