@@ -173,9 +173,11 @@ def root_of(argument: str) -> str:
 
 def allocated_shape(launch: HostLaunch, root: str, names: Mapping[str, str]) -> list[str] | None:
     """Return the shape from ``root.size(i)`` and ``root.numel()`` in scope, else from the size of its allocation."""
-    like = re.search(rf"\b{re.escape(root)}\s*=\s*[\w:]*_like\s*\(\s*(\w+)", launch.before)
-    if like is not None and like[1] != root:
-        return allocated_shape(launch, like[1], names)
+    seen: set[str] = set()
+    while root not in seen:
+        seen.add(root)
+        like = re.search(rf"\b{re.escape(root)}\s*=\s*[\w:]*_like\s*\(\s*(\w+)", launch.before)
+        root = like[1] if like is not None else root
     return _named_sizes(launch, root, names) or _created(launch, root, names) or _allocation(launch, root, names)
 
 
@@ -206,13 +208,15 @@ def _created(launch: HostLaunch, root: str, names: Mapping[str, str]) -> list[st
 
 def _allocation(launch: HostLaunch, root: str, names: Mapping[str, str]) -> list[str] | None:
     name = re.escape(root)
-    allocated = rf"\bcudaMalloc\w*\s*\(\s*(?:\([^()]*\)\s*)?&\s*{name}\s*,(?P<size>[^;]*)\)\s*[;),]"
-    filled = rf"\bcudaMemset\w*\s*\(\s*{name}\s*,[^,]*,(?P<size>[^;]*)\)\s*[;),]"
+    allocated = rf"\bcudaMalloc\w*\s*(?P<call>\()\s*(?:\([^()]*\)\s*)?&\s*{name}\s*,"
+    filled = rf"\bcudaMemset\w*\s*(?P<call>\()\s*{name}\s*,[^,]*,"
     match = re.search(allocated, launch.before) or re.search(filled, launch.before)
     if match is None:
         return None
-    size = match["size"].strip()
-    while (whole := without_casts(size)) in launch.defined and whole not in names:
+    size = next(iter(split_top(launch.before[match.end() : closing(launch.before, match.end("call"))])), "")
+    seen: set[str] = set()  # a definition that is half typed may name itself
+    while (whole := without_casts(size)) in launch.defined and whole not in {*names, *seen}:
+        seen.add(whole)
         size = launch.defined[whole]
     factors = [factor for factor in split_top(without_casts(size), "*") if not factor.startswith("sizeof")]
     defined = {name: value for name, value in launch.defined.items() if name not in names}

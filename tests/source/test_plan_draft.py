@@ -211,3 +211,39 @@ def test_without_a_launch_the_grid_covers_what_the_threads_index_is_checked_agai
     head = "__global__ void k(const float* x, float* out, int rows, int cols) {"
     text = f"{head}\n    int i = {index};\n    {body}\n}}\n"
     assert directives(draft_plan(text), "launch") == [f"k<<<{grid}, 256>>>(x, out, ROWS, COLS)"]
+
+
+LIKE = """__global__ void relu(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = x[0]; }
+void run(int n) {
+    MADE
+    relu<<<1, 256>>>(a, b, n);
+}
+"""
+CHECKED = """#define CUDA_CHECK(call) do { if ((call) != cudaSuccess) abort(); } while (0)
+__global__ void count(const int* values, int* bins, int n) { if (threadIdx.x < n) bins[values[threadIdx.x]] = 1; }
+int main() {
+    int n = 1000;
+    size_t bytes = BYTES;
+    int *values, *bins;
+    CUDA_CHECK(cudaMalloc((void**)&values, bytes));
+    CUDA_CHECK(cudaMalloc(&bins, 256 * sizeof(int)));
+    count<<<(n + 255) / 256, 256>>>(values, bins, n);
+}
+"""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("size", ["n * sizeof(int)", "bytes"])
+def test_an_allocation_inside_of_a_macro_has_its_shape(size: str) -> None:
+    """The bracket of the macro was part of the shape; a size that names itself, half typed, never ended."""
+    text = CHECKED.replace("BYTES", size)
+    plan = draft_plan(text)
+    parsed = parse(plan + text)
+    assert parsed.plan is not None, parsed.findings
+    assert "bins: i32[256]" in plan
+
+
+@pytest.mark.timeout(20)
+def test_tensors_that_are_made_like_each_other_end() -> None:
+    made = "auto a = torch::empty_like(b); auto b = torch::empty_like(a);"
+    assert "// launch: relu" in draft_plan(LIKE.replace("MADE", made))
