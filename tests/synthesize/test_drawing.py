@@ -116,6 +116,18 @@ def test_a_synthesis_writes_tasks_and_resumes(catalogue: dict[str, Any], tmp_pat
     assert [(tmp_path / row["file"]).read_text() for row in rows] == [row["text"] for row in rows]
 
 
-def run(folder: Path, n_tasks: int) -> Synthesis:
-    request, settings = SynthesisRequest(seed=3, scale="cpu"), load_settings(folder, {})
+def test_a_task_like_one_of_a_held_out_folder_is_dropped(catalogue: dict[str, Any], tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "operators.json").write_text(Path(catalogue["path"]).read_text())
+    first = run(folders[0], 1)
+    second = run(folders[1], 1, held_out=(str(folders[0] / "tasks"),))
+    again = next(each for each in second.dropped if each.index == first.accepted[0].index)
+    assert (again.dropped_by, again.similarity) == ("held-out", 1.0)
+    assert again.nearest.startswith(str(folders[0]))
+
+
+def run(folder: Path, n_tasks: int, held_out: tuple[str, ...] = ()) -> Synthesis:
+    request, settings = SynthesisRequest(seed=3, scale="cpu", held_out=held_out), load_settings(folder, {})
     return asyncio.run(synthesize(n_tasks, request, SynthesisFolder(folder), settings, 1, lambda _: None))
