@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +235,21 @@ def test_a_measured_verdict_reports_its_time() -> None:
     outcome = outcome_of(verdict.model_copy(update={"measurement": measured}))
     assert outcome.time_us == 3.5
     assert "3.5 us measured" in outcome.summary
+
+
+async def test_the_live_example_of_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule, and then a text that is no kernel, on the PTX executor."""
+    (example,) = re.findall(
+        r"```python\n([^`]*?async def train.*?)```", (ROOT / "docs" / "training.md").read_text(), re.S
+    )
+    space: dict[str, Any] = {}
+    exec(example.replace("n_steps=4, n_episodes=8", "n_steps=2, n_episodes=1"), space)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text("import torch\n\n# kernel-lsp: x=f32[8, 64]\ndef f(x):\n    return x + 1\n")
+
+    async def agent(observation: Observation) -> Action:
+        return "no kernel" if observation.history else {}
+
+    await space["train"]("model.py::f", "cpu", agent)
+    (turn,) = (json.loads(line) for line in (tmp_path / "turns.jsonl").read_text().splitlines())
+    assert turn["completion"][0]["content"] == "{}"
