@@ -9,6 +9,7 @@ import pytest
 from kernel_lsp.cli.check import describe_finding
 from kernel_lsp.config import Settings
 from kernel_lsp.core.verdict import Verdict
+from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.verify.session import plain_build
 from kernel_lsp.verify.session.plain_build import check_plain, check_without_task, device_text, static_findings
 
@@ -138,3 +139,15 @@ async def test_an_error_in_an_extensions_kernel_is_found_at_its_line(tmp_path: P
 async def test_a_kernel_that_needs_pytorchs_headers_is_not_called_broken(tmp_path: Path) -> None:
     text = EXTENSION.replace("x[threadIdx.x] *= 2;", "x[threadIdx.x] = at::native::twice(x[threadIdx.x]);")
     assert (await check_extension(tmp_path, text)).outcome.kind == "unsupported"
+
+
+async def test_without_a_compiler_an_extension_has_its_static_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise EnvironmentProblem("NVRTC is not installed", next_step="pip install nvidia-cuda-nvrtc")
+
+    monkeypatch.setattr(plain_build, "find_toolchain", missing)
+    verdict = await check_extension(tmp_path, EXTENSION)
+    assert (verdict.device, verdict.outcome.kind) == ("static rules", "unsupported")
+    assert "KL260" in {found.code for found in verdict.findings}

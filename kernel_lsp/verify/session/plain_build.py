@@ -87,7 +87,10 @@ async def check_without_task(kernel: Path, text: str, kind: str, settings: Setti
     outcome: BuildFailed | TimedOut | Unsupported = Unsupported(message=NO_TASK.format(shlex.quote(kernel.name)))
     if kernel.suffix == ".py":  # the rules read CUDA
         return _verdict("", "static rules", outcome).model_copy(update={"foreign": kind})
-    built = await _with_found_nvrtc(kernel, text, settings)
+    try:
+        built = await _with_found_nvrtc(kernel, text, settings)
+    except EnvironmentProblem:  # the rules need no compiler
+        return _verdict(text, "static rules", outcome).model_copy(update={"foreign": kind})
     if isinstance(built, BuildFailed | TimedOut) and not PYTORCH_NAMES.search(device_text(text)):
         outcome = built
     verdict = _verdict(text, "NVRTC", outcome, built if isinstance(built, Built) else None)
