@@ -7,10 +7,13 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import parse
-from kernel_lsp.generate.ir.atoms import Quotient, Remainder, Symbol, Variable
+from kernel_lsp.generate.ir.atoms import Indirect, Quotient, Remainder, Symbol, Variable
 from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegative, substitute
+from kernel_lsp.generate.ir.scalar import Access, indirect_scalars
 from kernel_lsp.generate.ir.sizes import Sizes, ravel, reshape, to_expression, unravel
+from kernel_lsp.generate.ir.tensor import Buffer, Tensor
 
 
 def variable(name: str, extent: int | Index) -> Variable:
@@ -156,3 +159,20 @@ def test_terms_of_multiples_and_of_sums_with_zero_have_their_order() -> None:
         assert (index * factor).terms == (factor * index).terms == by_term.terms
         assert (index * factor).variables == by_term.variables
     assert (index + 0).terms == (0 + index).terms == (0 - index * -1).terms == index.terms
+
+
+def test_divisions_of_values_in_memory_are_of_the_tensor_that_is_asked() -> None:
+    """Two captures of one file have tensors of equal names and numbers: the second had an index into the first's."""
+    size = as_index(Symbol("N", 1))
+    (place,) = (Variable("i", 0, size),)
+    first, second = (Tensor("table", 0, DType.I64, (size,), Buffer()) for _ in range(2))
+    for divided in (lambda index: index // 3, lambda index: index % 3):
+        of_first, of_second = (
+            divided(as_index(Indirect(Access(tensor, (as_index(place),)))) + 1) for tensor in (first, second)
+        )
+        assert [scalar.tensor for scalar in _reads(of_first)] == [first]
+        assert [scalar.tensor for scalar in _reads(of_second)] == [second]
+
+
+def _reads(index: Index) -> list[Access]:
+    return [scalar for scalar in indirect_scalars(index) if isinstance(scalar, Access)]

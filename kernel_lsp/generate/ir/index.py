@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import _lru_cache_wrapper, lru_cache, reduce
 from math import gcd
 
 from kernel_lsp.generate.ir.atoms import (
@@ -266,8 +266,19 @@ def _without(monomial: Monomial, atoms: Monomial) -> Monomial | None:
     return tuple(remaining)
 
 
-@lru_cache(maxsize=CACHED_RESULTS)
+def _kept(division: _lru_cache_wrapper[Index], index: Index, divisor: Index) -> Index:
+    """Return a division, from the cache where it reads no memory: tensors of another program may have the same names
+    and numbers."""
+    uncached = index.reads_memory or divisor.reads_memory
+    return division.__wrapped__(index, divisor) if uncached else division(index, divisor)
+
+
 def _floor_divide(index: Index, divisor: Index) -> Index:
+    return _kept(_quotient, index, divisor)
+
+
+@lru_cache(maxsize=CACHED_RESULTS)
+def _quotient(index: Index, divisor: Index) -> Index:
     if divisor.constant == 1:
         return index
     if divisor.constant == 0:
@@ -288,8 +299,12 @@ def _floor_divide(index: Index, divisor: Index) -> Index:
     return _sum(quotient, as_index(Quotient(rest, divisor)), 1)
 
 
-@lru_cache(maxsize=CACHED_RESULTS)
 def _remainder(index: Index, divisor: Index) -> Index:
+    return _kept(_rest_of, index, divisor)
+
+
+@lru_cache(maxsize=CACHED_RESULTS)
+def _rest_of(index: Index, divisor: Index) -> Index:
     if divisor.constant == 1:
         return ZERO
     if divisor.constant == 0:
