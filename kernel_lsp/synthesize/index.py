@@ -37,6 +37,10 @@ def write_index(folder: SynthesisFolder, request: SynthesisRequest, accepted: Se
     pyarrow = parquet_module()
     rows = [index_row(request, attempt) for attempt in accepted]
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({"index_version": pyarrow.array([], "int64")})
+    if rows:  # a column without a value has no type of its own, and indices are read together
+        types = {"opinion": pyarrow.float64(), "n_flops": pyarrow.int64(), "judges": pyarrow.list_(pyarrow.string())}
+        fields = [pyarrow.field(each.name, types.get(each.name, each.type)) for each in table.schema]
+        table = table.cast(pyarrow.schema(fields))
     metadata = {b"kernel_lsp": request.model_dump_json().encode(), **(table.schema.metadata or {})}
     temporary = folder.index.with_suffix(".tmp")
     pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), temporary)

@@ -136,3 +136,5 @@ def test_the_index_names_each_file_and_its_origin(tmp_path: Path) -> None:
     assert row["file"] == f"tasks/{task_name(attempt(7))}" == "tasks/000007_relu.py"
     assert (row["seed"], row["index"], row["proposer"], row["graph_hash"]) == (0, 7, "rules", "graph 7")
     assert json.loads(table.schema.metadata[b"kernel_lsp"])["seed"] == 0
+    assert [str(table.schema.field(name).type) for name in ("opinion", "n_flops")] == ["double", "int64"]
+    assert table.schema.field("judges").type.value_type == "string", "an index without a judge reads beside one with"
