@@ -31,7 +31,15 @@ from kernel_lsp.generate.codegen.products.thread_rows import (
     ThreadRowRenderer,
     thread_row_comment,
 )
-from kernel_lsp.generate.codegen.routines import recurrence, selection, sorting, step_loop, window_gradients
+from kernel_lsp.generate.codegen.routines import (
+    depthwise_gradients,
+    depthwise_planes,
+    recurrence,
+    selection,
+    sorting,
+    step_loop,
+    window_gradients,
+)
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
 from kernel_lsp.generate.codegen.routines.sorting import (
@@ -98,6 +106,7 @@ from kernel_lsp.generate.schedule.contraction_knobs import (
     choose_thread_rows,
     choose_tiles,
 )
+from kernel_lsp.generate.schedule.depthwise_knobs import render_depthwise
 from kernel_lsp.generate.schedule.element_knobs import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.loop_knobs import render_loop
@@ -270,6 +279,9 @@ class GroupRenderer:
         if group.routine.kind == window_gradients.KIND:
             kernel = self.new_kernel(name, window_gradients.LOCAL_NAMES)
             return RenderedGroup((render_window_gradients(kernel, group.tensor, group.routine, self.workload),))
+        if group.routine.kind == depthwise_planes.KIND:
+            writer = self.new_kernel(name, depthwise_gradients.LOCAL_NAMES)
+            return RenderedGroup((render_depthwise(self.choices, writer, group, self.workload),))
         kernel = self.new_kernel(name, recurrence.LOCAL_NAMES)
         layer = Recurrence(group.tensor, group.routine)
         blocks, parts = choose_recurrence(self.choices, kernel.name, layer, self.workload)

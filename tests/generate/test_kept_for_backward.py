@@ -134,11 +134,25 @@ def test_products_are_kept_where_the_schedule_says_so() -> None:
     assert "mm" in given(checked.plan)
 
 
-@pytest.mark.parametrize(("n_terms", "is_kept"), [(64, False), (1024, True)])
-def test_products_of_many_terms_are_kept_by_default(n_terms: int, *, is_kept: bool) -> None:
-    inputs = [tensor("x", 500, n_terms), tensor("weight", 300, n_terms), labels(500, 300)]
+@pytest.mark.parametrize(
+    ("dtype", "n_terms", "is_kept"),
+    [("f32", 64, False), ("f32", 256, True), ("bf16", 256, False), ("bf16", 1024, True)],
+)
+def test_products_of_many_terms_are_kept_by_default(dtype: str, n_terms: int, *, is_kept: bool) -> None:
+    x, weight = tensor("x", 500, n_terms, dtype=dtype), tensor("weight", 300, n_terms, dtype=dtype)
+    inputs = [x, weight, labels(500, 300)]
     plan = parse_or_raise(plan_text(LINEAR, inputs=inputs, backward=True).render({}), "kernel.cu")
     assert ("mm" in given(plan)) is is_kept
+
+
+@pytest.mark.parametrize(("activation", "names"), [("relu", ["relu_"]), ("gelu", ["gelu_", "mm"])])
+def test_what_lies_between_two_products_is_kept(activation: str, names: list[str]) -> None:
+    """The forward writes it to memory for the second product, which a backward read again and again."""
+    text = f"def f(x, a, b): return F.{activation}(x @ a) @ b"
+    inputs = [tensor("x", 64, 40), tensor("a", 40, 48), tensor("b", 48, 32)]
+    checked = check(text, inputs=inputs, backward=True, schedule={"f.keeps": 2})
+    assert sorted(given(checked.plan)) == names
+    assert checked.plan.forward.scratch == ()
 
 
 def test_what_a_library_step_makes_is_kept_without_a_copy() -> None:

@@ -151,11 +151,25 @@ def _grow(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
             return grow_library(progress, seed, definition)
         case Routine(kind="ascending" | "descending"):
             return grow_sorted(progress, seed, definition)
-        case Routine():
+        case Routine(body=None):
             return RoutineGroup(seed, definition), [seed]
+        case Routine():
+            return _grow_routine(progress, definition)
         case LoopResult():
             return _grow_loop(progress, definition)
     return _grow_elementwise(progress, seed)
+
+
+def _grow_routine(progress: Progress, definition: Routine) -> tuple[RoutineGroup, list[Tensor]]:
+    """Return the group of a routine, and its results by place."""
+    found = {
+        other.place: tensor
+        for tensor in progress.pending
+        if isinstance(other := progress.graph.definitions[tensor], Routine)
+        and replace(other, place=definition.place) == definition
+    }
+    first, *others = (found[place] for place in sorted(found))
+    return RoutineGroup(first, definition, tuple(others)), [first, *others]
 
 
 def _grow_loop(progress: Progress, definition: LoopResult) -> tuple[LoopGroup, list[Tensor]]:

@@ -82,7 +82,7 @@ def operands_of(definition: Definition) -> list[Tensor]:
         return list(definition.operands)
     if isinstance(definition, Reduction) and definition.contraction is not None:
         phases = definition.contraction.form_by_phases
-        return [] if phases is None else list(phases.stored)
+        return list(definition.contraction.stored if phases is None else phases.stored)
     if not isinstance(definition, LibraryResult):
         return []
     return [argument for argument in definition.call.arguments if isinstance(argument, Tensor)]

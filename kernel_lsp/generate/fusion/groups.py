@@ -285,10 +285,11 @@ class LibraryGroup:
 
 @dataclass(frozen=True)
 class RoutineGroup:
-    """A kernel of an own algorithm that writes `tensor`."""
+    """A kernel of an own algorithm that writes `tensor`, and `others`, the routine's further results."""
 
     tensor: Tensor
     routine: Routine
+    others: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -421,7 +422,9 @@ def written_by(group: Group) -> set[Tensor]:
             return kept | {store.tensor for store in stores} | {entry.tensor for entry in group.column_sums}
         case LibraryGroup():
             return set(group.tensors)
-        case ScanGroup() | ScatterGroup() | RoutineGroup():
+        case RoutineGroup():
+            return {group.tensor, *group.others}
+        case ScanGroup() | ScatterGroup():
             return {group.tensor}
         case LoopGroup():
             return {tensor for tensor in group.tensors if tensor is not None}

@@ -51,12 +51,16 @@ class Routine:
     Kinds: ``ascending`` and ``descending`` (the places of the elements of each row of the operand, sorted; as many as
     the result's last dim); ``lstm``, ``gru``, ``tanh`` and ``relu``, alone or with ``_reversed`` (the states of a
     recurrent layer); ``window_gradients`` (the sums of each block of `codegen.routines.window_gradients`, whose numbers
-    are `settings`).
+    are `settings`); ``depthwise_gradients`` (that of the input, `place` 0, and the sums of each block of
+    `codegen.routines.depthwise_gradients`, `place` 1; element `variables` of the gradient that comes in is `body`).
     """
 
     kind: str
     operands: tuple[Tensor, ...]
     settings: tuple[int, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    body: Scalar | None = None
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,22 @@ class Phases:
 
 
 @dataclass(frozen=True)
+class CopiedFactor:
+    """Another form of a contraction's right factor, which reads the tensor `stored`: a copy in an order that tiles read
+    in whole pieces."""
+
+    right: Scalar
+    stored: Tensor
+
+
+@dataclass(frozen=True)
 class Contraction:
     """The factors of a contraction ``sum over k of left(batch, m, k) * right(batch, k, n)``.
 
     `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is the equivalent ATen call, if
     there is one; `way` is the template that computes it, if one of ours does; tensor cores compute it by `phases`,
-    where it has them. The factors are those of the contraction where `conditions` on sizes hold.
+    where it has them. The factors are those of the contraction where `conditions` on sizes hold. `copied` is what a
+    copy of the right one's tensor would make of it; the tensors in `stored` must lie in memory.
     """
 
     left: Scalar
@@ -98,6 +112,8 @@ class Contraction:
     way: str = "tiled"
     phases: Phases | None = None
     conditions: tuple[Expression, ...] = ()
+    copied: CopiedFactor | None = None
+    stored: tuple[Tensor, ...] = ()
 
     @property
     def form_by_phases(self) -> Phases | None:

@@ -120,5 +120,5 @@ def _reduction(definition: Reduction, rewritten: Callable[[Scalar], Scalar]) -> 
         if contraction.phases is not None:
             raise UnknownDefinitionError("phases")
         left, right = rewritten(contraction.left), rewritten(contraction.right)
-        contraction = replace(contraction, left=left, right=right, library=None)
+        contraction = replace(contraction, left=left, right=right, library=None, copied=None)
     return replace(definition, body=rewritten(definition.body), contraction=contraction)

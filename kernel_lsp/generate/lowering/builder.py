@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from kernel_lsp.core.dtype import DType
@@ -20,6 +21,7 @@ from kernel_lsp.generate.ir.sizes import reshape as reshape_index
 from kernel_lsp.generate.ir.tensor import (
     Buffer,
     Contraction,
+    CopiedFactor,
     Definition,
     LibraryCall,
     Phases,
@@ -161,14 +163,17 @@ class Builder:
         name: str = "",
         library: LibraryCall | None = None,
         phases: Callable[[tuple[Variable, ...]], Phases] | None = None,
+        copied: Callable[[tuple[Index, ...], tuple[Index, ...]], CopiedFactor] | None = None,
     ) -> Tensor:
         """Return a sum of products over `reduced_shape`. `axes` are the (batch, row, column) axes of the result;
-        `phases` returns the form by phases over the result's variables."""
+        `phases` returns the form by phases over the result's variables, `copied` the right factor by a copy."""
         variables = self.variables(shape)
         reduced = self.variables(reduced_shape, names=tap_names(len(reduced_shape)))
         left, right = factors(positions(variables), positions(reduced))
         body = multiply(left, right, accumulation_dtype(dtype))
         contraction = Contraction(left, right, *axes, library, phases=None if phases is None else phases(variables))
+        if copied is not None:
+            contraction = replace(contraction, copied=copied(positions(variables), positions(reduced)))
         definition = Reduction("sum", variables, reduced, (*variables, *reduced), body, contraction)
         return self.tensor(name or self.result_name(), dtype, shape, definition)
 

@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import ZERO, Index, as_index, divide_exactly
 from kernel_lsp.generate.ir.scalar import Access, Constant, Scalar, both, cast, compare, guarded, in_range, index_value
-from kernel_lsp.generate.ir.tensor import LibraryCall, Phases, Pointwise, Tensor
+from kernel_lsp.generate.ir.tensor import CopiedFactor, LibraryCall, Phases, Pointwise, Tensor
 from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions, read
 from kernel_lsp.generate.lowering.windows import AxisGeometry
@@ -28,6 +28,7 @@ def contract(
     name: str = "",
     library: LibraryCall | None = None,
     phases: Callable[[tuple[Variable, ...]], Phases] | None = None,
+    copied: Callable[[tuple[Index, ...], tuple[Index, ...]], CopiedFactor] | None = None,
     item: int = 0,
 ) -> Tensor:
     """Return a contraction in the accumulation type of a result of the call."""
@@ -40,6 +41,7 @@ def contract(
         name=name,
         library=library,
         phases=phases,
+        copied=copied,
     )
 
 
@@ -189,6 +191,11 @@ class _Convolution:
         """Return True for two spatial dims without strides, dilation and groups."""
         return self.stride == self.dilation == (1, 1) and self.groups == 1
 
+    def is_depthwise(self, source: Tensor, weight: Tensor) -> bool:
+        """Return True for two spatial dims without strides and dilation, where each channel is a group."""
+        has_steps_of_1 = self.stride == self.dilation == (1, 1) and self.groups > 1
+        return has_steps_of_1 and self.groups == source.shape[1].constant == weight.shape[0].constant
+
     def library(self, source: Tensor, weight: Tensor, shape: Shape) -> LibraryCall:
         """Return the library call of the plain convolution of these tensors."""
         none_added = (0,) * len(self.stride)
@@ -237,8 +244,10 @@ def _convolution(call: Call) -> Tensor:
     else:
         total = plain_convolution(call, source, weight, geometry, call.shape()[2:])
     result = _with_bias(call, total, bias, 1)
-    if geometry.is_plain and not bool(call.raw(6, "transposed")):
-        call.builder.windows.convolutions[result] = Convolution(source, weight, bias, geometry.padding)
+    if not bool(call.raw(6, "transposed")):
+        convolution, records = Convolution(source, weight, bias, geometry.padding), call.builder.windows
+        records.convolutions |= {result: convolution} if geometry.is_plain else {}
+        records.depthwise |= {result: convolution} if geometry.is_depthwise(source, weight) else {}
     return result
 
 
@@ -409,9 +418,11 @@ def _convolution_backward(call: Call) -> tuple[Tensor | None, ...]:
     of_source, of_weight, of_bias = (
         tensor if tensor is None else converted(call, tensor, item) for item, tensor in enumerate(results)
     )
+    convolution = Convolution(source, weight, None, geometry.padding)
     if geometry.is_plain and not is_transposed:
-        convolution = Convolution(source, weight, None, geometry.padding)
         call.builder.windows.convolution_gradients(grad, convolution, (of_source, of_weight, of_bias))
+    if geometry.is_depthwise(source, weight) and not is_transposed:
+        call.builder.windows.gradients_of_depthwise(grad, convolution, (of_source, *results[1:]))
     return of_source, of_weight, of_bias
 
 
@@ -428,9 +439,48 @@ def _weight_gradient(call: Call, pixels: Tensor, positions: Tensor, weight: Tens
         pixel = guarded_access(pixels, (k[0], index[0] * per_group + index[2], *at), n_spatial)
         return Access(positions, (k[0], index[0] * rows_per_group + index[1], *k[1:])), pixel
 
+    taps = _copy_by_taps(call, pixels, positions.shape[2:], weight.shape[2:], geometry)
+
+    def copied(index: tuple[Index, ...], k: tuple[Index, ...]) -> CopiedFactor:
+        assert taps is not None
+        *outer, along = zip(index[3:], geometry.dilation, geometry.stride, strict=True)
+        phases = [tap * dilation % stride for tap, dilation, stride in outer if stride > 1]
+        rows = [row + tap * dilation // stride for row, (tap, dilation, stride) in zip(k[1:-1], outer, strict=True)]
+        channel = index[0] * per_group + index[2]
+        return CopiedFactor(Access(taps, (along[0], *phases, k[0], channel, *rows, k[-1])), taps)
+
     axes = ((0,), (1,), tuple(range(2, 3 + n_spatial)))
-    total = contract(call, shape, (positions.shape[0], *positions.shape[2:]), factors, axes, name="grad_weight", item=1)
+    reduced, by_copy = (positions.shape[0], *positions.shape[2:]), None if taps is None else copied
+    total = contract(call, shape, reduced, factors, axes, name="grad_weight", copied=by_copy, item=1)
     return call.builder.reshaped(total, weight.shape)
+
+
+def _copy_by_taps(call: Call, pixels: Tensor, out: Shape, kernel: Shape, geometry: _Convolution) -> Tensor | None:
+    """Return a copy of the pixels for each tap along a row, with zeros around: (tap, phases of strides, N, C, rows,
+    positions along a row). There all positions of a tap are neighbours in memory, whatever the other taps. None where
+    they are in the pixels themselves, or the kernel's sizes are no constants."""
+    sizes = [size.constant for size in kernel]
+    settings = (geometry.stride, geometry.dilation, geometry.padding)
+    if None in sizes or (sizes == [1] * len(sizes) and settings[0] == (1,) * len(sizes) and not any(settings[2])):
+        return None
+    *strides, step = geometry.stride
+    reach = [((size or 1) - 1) * dilation for size, dilation in zip(sizes, geometry.dilation, strict=True)]
+    phases = [as_index(stride) for stride in strides if stride > 1]
+    rows = [size + passed // stride for size, passed, stride in zip(out[:-1], reach[:-1], strides, strict=True)]
+    n_phases, n_spatial = len(phases), len(sizes)
+
+    def body(index: tuple[Index, ...]) -> Scalar:
+        tap, of_phases, n, c = index[0], iter(index[1 : 1 + n_phases]), index[1 + n_phases], index[2 + n_phases]
+        *of_rows, along = index[3 + n_phases :]
+        at = [
+            row * stride + (next(of_phases) if stride > 1 else ZERO) - padding
+            for row, stride, padding in zip(of_rows, strides, geometry.padding[:-1], strict=True)
+        ]
+        at.append(along * step + tap * geometry.dilation[-1] - geometry.padding[-1])
+        return guarded_access(pixels, (n, c, *at), n_spatial)
+
+    shape = (kernel[-1], *phases, pixels.shape[0], pixels.shape[1], *rows, out[-1])
+    return call.builder.pointwise(pixels.dtype, shape, body, name="by_taps")
 
 
 def _bias_gradient(call: Call, grad: Tensor) -> Tensor:

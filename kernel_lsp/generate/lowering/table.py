@@ -34,7 +34,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
 from kernel_lsp.generate.lowering.builder import RULES, Builder, Call, Shape
 from kernel_lsp.generate.lowering.sequences import recurrent, scan, sorting  # noqa: F401 (each registers its rules)
 from kernel_lsp.generate.structure.attention_gradient_patterns import KeptAttention
-from kernel_lsp.generate.structure.window_gradient_patterns import WindowGradients
+from kernel_lsp.generate.structure.window_gradient_patterns import GradientsByPlanes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LoweredGraph:
     """Inputs that a forward computes for this backward, by name."""
     attention: KeptAttention | None = None
     """Tensors that the forward keeps of an attention for this backward."""
-    window_gradients: tuple[WindowGradients, ...] = ()
+    window_gradients: tuple[GradientsByPlanes, ...] = ()
     sizes_to_fix: frozenset[str] = frozenset()
     """Sizes with which, as constants, steps of an unrolled loop would be one kernel."""
 

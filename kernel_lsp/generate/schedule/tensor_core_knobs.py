@@ -22,6 +22,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.scalar import Access, Scalar
+from kernel_lsp.generate.ir.tensor import Reduction
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.knobs import Choices
 
@@ -189,6 +190,20 @@ def default_parts(
 
     found = min(values, key=cost)
     return found if cost(1) >= MIN_CLUSTER_GAIN * cost(found) else 1
+
+
+MAX_COPIED_ELEMENTS = 1 << 29
+"""Maximum elements of a copy of a convolution's input for each tap along a row: 2 GiB."""
+
+
+def may_go_by_copy(definition: Reduction, workload: Workload) -> bool:
+    """Return True for a contraction of f32 whose right factor a copy would lay out in whole pieces of 16 bytes."""
+    contraction = definition.contraction
+    if contraction is None or contraction.copied is None:
+        return False
+    copy = contraction.copied.stored
+    is_whole = workload.size(copy.shape[-1]) % PIECE == 0
+    return is_whole and copy.dtype == DType.F32 and workload.size(copy.n_elements) <= MAX_COPIED_ELEMENTS
 
 
 def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, written: str) -> str:

@@ -50,11 +50,11 @@ from kernel_lsp.generate.schedule.contraction_defaults import (
 )
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.scatter_knobs import pick_gathered
-from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts
+from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts, may_go_by_copy
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.structure.attention_patterns import find_attention
 from kernel_lsp.generate.structure.recomputed_factors import pick_recomputed
-from kernel_lsp.generate.structure.rewriter import StructurePlan
+from kernel_lsp.generate.structure.rewriter import StructurePlan, by_copy
 from kernel_lsp.generate.structure.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.structure.sum_rewrites import find_moments, flat_sum, with_pointwise_inlined
 from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice, defined_by, pick_windows
@@ -279,11 +279,12 @@ class _Planner:
         """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
         `tiled`: through shared memory; `split_warps`: as tiled, and the threads of a block share the products of a
         tile; `register_tiles`: the same without shared memory, a small tile in each thread's registers;
-        `thread_rows`: all columns of some rows per thread; `tensor_cores`: the same as tiled with `mma.sync`."""
-        options = self._contraction_options(tensor, definition)
-        default = self._default_contraction(tensor, definition)
+        `thread_rows`: all columns of some rows per thread; `tensor_cores`: the same as tiled with `mma.sync`, `by_taps`
+        with a copy of the right factor for each tap along a row."""
+        options, default = self._contraction_options(tensor, definition), self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
-        self.contractions.append((tensor, chosen, self._plan_parts(tensor, definition, name, chosen)))
+        planned, way = (by_copy(definition), "tensor_cores") if chosen == "by_taps" else (definition, chosen)
+        self.contractions += [(tensor, chosen, self._plan_parts(tensor, planned, name, way))]
         return chosen
 
     def _plan_parts(self, tensor: Tensor, definition: Reduction, name: str, way: str) -> int:
@@ -291,10 +292,9 @@ class _Planner:
         values = self._parts_offered(tensor, definition) if way in ("tensor_cores", "register_tiles") else [1]
         if len(values) == 1:
             return 1
+        default = parts_of_register_tiles(tensor, definition, values, self.workload)
         if way == "tensor_cores":
             default = self._default_parts(tensor, definition, values)
-        else:
-            default = parts_of_register_tiles(tensor, definition, values, self.workload)
         return self.choices.pick_int(f"{name}.parts", values, default, "parts of each sum that blocks compute")
 
     def _parts_offered(self, tensor: Tensor, definition: Reduction) -> list[int]:
@@ -320,10 +320,10 @@ class _Planner:
         return default_parts(factors, sizes, operand, self.workload, values)
 
     def _contraction_options(self, tensor: Tensor, definition: Reduction) -> list[str]:
-        has_library = library_plan(tensor, definition) is not None
         has_tensor_cores = self._operand(tensor, definition) is not None
-        has_thread_rows = may_go_by_thread_rows(tensor, definition)
-        offered = [("thread_rows", has_thread_rows), ("tensor_cores", has_tensor_cores), ("library", has_library)]
+        offered = [("thread_rows", may_go_by_thread_rows(tensor, definition)), ("tensor_cores", has_tensor_cores)]
+        by_taps = has_tensor_cores and may_go_by_copy(definition, self.workload)
+        offered += [("library", library_plan(tensor, definition) is not None), ("by_taps", by_taps)]
         found = ["direct", "rows", "tiled", "split_warps", "register_tiles"]
         return found + [way for way, is_offered in offered if is_offered]
 

@@ -28,6 +28,7 @@ from kernel_lsp.generate.ir.tensor import (
 )
 from kernel_lsp.generate.library import LibraryPlan, library_plan
 from kernel_lsp.generate.lowering.arithmetic import op
+from kernel_lsp.generate.lowering.builder import multiply
 from kernel_lsp.generate.lowering.reduction import count_of
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily
@@ -55,6 +56,8 @@ class StructureRewriter:
             self.definitions[tensor] = plan.view
         elif way == "rows":
             self.definitions[tensor] = replace(definition, contraction=None)
+        elif way == "by_taps":
+            self.definitions[tensor] = by_copy(definition)
         elif way in ("split_warps", "register_tiles", "thread_rows", "tensor_cores"):
             assert definition.contraction is not None
             self.definitions[tensor] = replace(definition, contraction=replace(definition.contraction, way=way))
@@ -160,6 +163,17 @@ class StructureRewriter:
         exact = (columns + (split - 1)) // split
         expression = call("ceil_div", to_expression(columns), ConstantExpression(split))
         return as_index(self.sizes.derived(exact, expression, "part_length"))
+
+
+def by_copy(definition: Reduction) -> Reduction:
+    """Return a contraction on tensor cores whose right factor reads a copy in a better order."""
+    contraction = definition.contraction
+    assert contraction is not None
+    assert contraction.copied is not None
+    right, stored = contraction.copied.right, contraction.copied.stored
+    body = multiply(contraction.left, right, definition.body.dtype)
+    found = replace(contraction, right=right, way="tensor_cores", library=None, copied=None, stored=(stored,))
+    return replace(definition, body=body, contraction=found)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ expressions; `pick_windows` chooses, and `codegen.routines.window_gradients` wri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernel_lsp.core.dtype import DType
@@ -15,9 +15,10 @@ from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Constant, Operation, Scalar
-from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Routine, Tensor
+from kernel_lsp.generate.ir.tensor import Definition, Pointwise, Reduction, Routine, Tensor
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.schedule.knobs import Choices
+from kernel_lsp.generate.structure.depthwise_gradient_patterns import DepthwiseGradients, depthwise_gradients
 
 WINDOW = (2, 2)
 """Sizes of the windows of the template."""
@@ -43,6 +44,7 @@ class WindowGradients:
     shape: WindowShape
     has_relu: bool
     results: tuple[Tensor | None, Tensor | None, Tensor | None]
+    description = "output channels of a block; 0 is apart"
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -54,7 +56,7 @@ class WindowGradients:
         """Return the output channels, a fixed number or not."""
         return self.convolution.weight.shape[0]
 
-    def channels(self, live: Collection[Tensor], workload: Workload) -> list[int]:
+    def offered(self, live: Collection[Tensor], workload: Workload) -> list[int]:
         """Return the numbers of output channels that a block may have, the default first; none where a gradient is not
         `live`."""
         is_live = all(tensor in live for tensor in self.tensors)
@@ -102,12 +104,13 @@ class WindowGradients:
         return found
 
 
-WindowChoice = tuple[WindowGradients, int]
-"""Gradients of one kernel, and the output channels of its blocks."""
+GradientsByPlanes = WindowGradients | DepthwiseGradients
+WindowChoice = tuple[GradientsByPlanes, int]
+"""Gradients of one kernel, and the output channels of its blocks, or the strips of a plane."""
 
 
 def pick_windows(
-    families: Iterable[WindowGradients],
+    families: Iterable[GradientsByPlanes],
     live: Collection[Tensor],
     choices: Choices,
     workload: Workload,
@@ -118,18 +121,18 @@ def pick_windows(
     found: list[WindowChoice] = []
     names = NamePool()
     for family in families:
-        offered = family.channels(live, workload)
+        offered = family.offered(live, workload)
         if not offered:
             continue
         name = f"{operation}.{names.take('grad_parts')}.windows"
-        channels = choices.pick_int(name, (0, *offered), offered[0], "output channels of a block; 0 is apart")
+        channels = choices.pick_int(name, (0, *offered), offered[0], family.description)
         found += [(family, channels)] if channels else []
     return found
 
 
-def defined_by(chosen: Iterable[WindowChoice]) -> dict[Tensor, Reduction]:
+def defined_by(chosen: Iterable[WindowChoice]) -> dict[Tensor, Definition]:
     """Return the definitions of the gradients that one kernel computes."""
-    found: dict[Tensor, Reduction] = {}
+    found: dict[Tensor, Definition] = {}
     for family, channels in chosen:
         found |= family.definitions(family.parts(channels), channels)
     return found
@@ -142,7 +145,19 @@ class WindowRecords:
 
     convolutions: dict[Tensor, Convolution] = field(default_factory=dict)
     poolings: dict[Tensor, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    found: list[WindowGradients] = field(default_factory=list)
+    depthwise: dict[Tensor, Convolution] = field(default_factory=dict)
+    found: list[GradientsByPlanes] = field(default_factory=list)
+
+    def gradients_of_depthwise(self, grad: Tensor, convolution: Convolution, results: Sequence[Tensor | None]) -> None:
+        """Record the gradients of a depthwise convolution by steps of 1. `convolution` has no bias."""
+
+        def own(tensor: Tensor) -> tuple[Tensor | None] | None:
+            found = self.depthwise.get(tensor)
+            return (found.bias,) if found is not None and _agree(found, convolution) else None
+
+        source, weight, padding = convolution.source, convolution.weight, convolution.padding
+        family = depthwise_gradients(grad, source, weight, padding, results, own)
+        self.found += [family] if family is not None else []
 
     def convolution_gradients(
         self, grad: Tensor, convolution: Convolution, results: tuple[Tensor | None, Tensor | None, Tensor | None]
