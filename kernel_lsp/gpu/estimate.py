@@ -41,7 +41,7 @@ from kernel_lsp.gpu.eager import (
     product_shape,
     product_us,
 )
-from kernel_lsp.gpu.floor import US_PER_S, peak_rate, shown_floor
+from kernel_lsp.gpu.floor import US_PER_S, peak_rate, products_behind_sums, shown_floor
 from kernel_lsp.gpu.launch import Traffic, launch_time, occupancy
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -312,10 +312,11 @@ def _memory_s(needed: frozenset[str], bound: BoundOperation, gpu: GpuSpec) -> fl
 
 def _product_s(graph: Graph, needed: frozenset[str], sizes: Mapping[str, int], gpu: GpuSpec) -> float:
     """Return the seconds of the largest matrix product alone: later operations may make the others unnecessary, by
-    association. f32 counts at the tensor cores' rate, where several products of fewer bits can form an exact one."""
-    found = 0.0
+    association, and sums those before them. f32 counts at the tensor cores' rate, where several products of fewer bits
+    can form an exact one."""
+    found, summed = 0.0, products_behind_sums(graph)
     for node in graph.nodes:
-        if is_a(node.op, "product") and node.name in needed and node.types[0] is not None:
+        if is_a(node.op, "product") and node.name in needed - summed and node.types[0] is not None:
             dtype = node.types[0].dtype
             rate = peak_rate(gpu, dtype)
             fastest = max(rate, gpu.tf32_rate) if dtype is DType.F32 else rate

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.operators import is_a
-from kernel_lsp.core.task import Graph, GraphNode, GraphOutput
+from kernel_lsp.core.operators import base_op, is_a
+from kernel_lsp.core.task import Graph, GraphNode, GraphOutput, names_in
 from kernel_lsp.gpu.graph_values import GRADIENT_PREFIX, GraphValues
 from kernel_lsp.gpu.specs import GpuSpec
 
@@ -71,17 +71,48 @@ def graph_floor(
 ) -> Floor:
     """Return the larger time: compulsory bytes at the best known bandwidth, or `n_operations`, the graph's
     floating-point operations, at the peak rate of its result's dtype; that of products of f32 is the tensor cores'
-    for three of TF32 each. `n_saved_bytes` of the traffic are spared by what a forward kept. Raises ExpressionError for
-    a size without a value."""
+    for three of TF32 each, and sums may make all of it unnecessary. `n_saved_bytes` of the traffic are spared by what a
+    forward kept. Raises ExpressionError for a size without a value."""
     dtype = graph.outputs[0].type.dtype if graph.outputs and graph.outputs[0].type is not None else DType.F32
     n_bytes = graph_bytes(graph, sizes) - n_saved_bytes
-    has_products = any(is_a(node.op, "tensor_cores") for node in graph.nodes)
+    products = {node.name for node in graph.nodes if is_a(node.op, "tensor_cores")}
+    has_products = bool(products)
+    if has_products and products <= products_behind_sums(graph):
+        n_operations = 0
     rate = product_rate(gpu, dtype) if has_products else peak_rate(gpu, dtype)
     time_us = floor_us(gpu, n_bytes=n_bytes, n_operations=n_operations, rate=rate)
     if time_us > floor_us(gpu, n_bytes=n_bytes, n_operations=0):
         return Floor(time_us, f"{n_operations / GIGA:.3g} GFLOP at {rate / TERA:.3g} TFLOP/s")
     bandwidth = f"{gpu.bandwidth / TERA:.3g} TB/s ({gpu.bandwidth_kind})"
     return Floor(time_us, f"{n_bytes / MEGA:.3g} MB at {bandwidth}")
+
+
+LINEAR = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
+AVERAGES = ("avg_pool", "adaptive_avg_pool")
+
+
+def products_behind_sums(graph: Graph) -> frozenset[str]:
+    """Return the products and convolutions of which nothing but sums is read, with linear arithmetic in between: a
+    kernel may sum a factor first, and then has a fraction of their arithmetic to do."""
+    readers: dict[str, list[GraphNode]] = {}
+    for node in graph.nodes:
+        for name in names_in((node.arguments, node.keywords)):
+            readers.setdefault(name, []).append(node)
+    stored = {output.node for output in graph.outputs}
+    summed: set[str] = set()
+    for node in reversed(graph.nodes):
+        found = readers.get(node.name, [])
+        is_summed = bool(found) and all(_sums_up(reader) or reader.name in summed for reader in found)
+        is_linear = is_a(node.op, "tensor_cores", "view", "copy", "cast") or base_op(node.op) in LINEAR
+        if is_summed and is_linear and node.name not in stored:
+            summed.add(node.name)
+    return frozenset(node.name for node in graph.nodes if node.name in summed and is_a(node.op, "tensor_cores"))
+
+
+def _sums_up(node: GraphNode) -> bool:
+    """Return True for a sum, a mean or an average pool."""
+    is_sum = is_a(node.op, "reduction") and is_a(node.op, "sums")
+    return is_sum or base_op(node.op).startswith(AVERAGES)
 
 
 def added_bases(bases: Sequence[str]) -> str:

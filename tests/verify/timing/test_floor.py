@@ -103,6 +103,21 @@ def test_a_product_that_is_only_partly_asked_for_has_no_limit() -> None:
     assert floor("mm.default", {"a": square, "b": square}, square, cut, result="z").impossible_below_us == 0
 
 
+def test_a_product_that_is_only_summed_has_the_limit_of_its_factors() -> None:
+    """A kernel of a linear layer behind which features are averaged took 187 us on an H200, and was refused, since "no
+    correct kernel takes less than 500 us": it had summed the weight first."""
+    square, row = tensor_type(8192, 8192), tensor_type(8192)
+    shifted = GraphNode(name="s", op="aten.sub.Tensor", arguments=({"node": "y"}, 2.0), types=(square,))
+    mean = GraphNode(name="z", op="aten.mean.dim", arguments=({"node": "s"}, [1]), types=(row,))
+    gelu = GraphNode(name="g", op="aten.gelu.default", arguments=({"node": "y"},), types=(square,))
+    other = GraphNode(name="z", op="aten.mean.dim", arguments=({"node": "g"}, [1]), types=(row,))
+    factors = {"a": square, "b": square}
+    found = floor("mm.default", factors, square, shifted, mean, result="z")
+    assert found.impossible_below_us == pytest.approx(MARGIN * 2 * 4 * 8192**2 / 4.8e12 * 1e6)
+    assert "MB" in found.basis
+    assert floor("mm.default", factors, square, gelu, other, result="z").impossible_below_us > 1000
+
+
 def test_a_gather_from_rows_that_are_normalized_is_shown_the_rows() -> None:
     """All labels may be ignored, so nothing is certain; a usual kernel reads the logits."""
     logits, picked = tensor_type(512, 4096), tensor_type(512, 1)
