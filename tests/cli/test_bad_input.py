@@ -168,7 +168,7 @@ def test_an_extension_without_a_task_is_not_asked_for_a_plan(tmp_path: Path) -> 
     write(tmp_path, PLAIN + "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n", "f.cu")
     ran = run(tmp_path, "check", "f.cu")
     assert ran.status == 2
-    assert "give --task model.py::symbol" in ran.stdout
+    assert "--task model.py::symbol" in ran.stdout
     assert "kernel-lsp/KL207" in ran.stdout
     assert "plan" not in ran.stdout + ran.stderr
 
