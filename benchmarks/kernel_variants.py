@@ -4,6 +4,7 @@
     python benchmarks/kernel_variants.py bind FOLDER...           # CPU: bind each launch plan; needs kernel_lsp
     python benchmarks/kernel_variants.py time FOLDER... --out F   # GPU: needs torch alone
     python benchmarks/kernel_variants.py time FOLDER... --compile default  # with modes of torch.compile beside eager
+    python benchmarks/kernel_variants.py means F            # default texts over the best of PyTorch that F has
     until python benchmarks/kernel_variants.py time FOLDER... --resume; do :; done  # status 3: a text broke the context
 
 A FOLDER (such as a copy of `benchmarks/variants`) holds one folder per task: `task.py` in KernelBench's form
@@ -60,7 +61,7 @@ MAX_TEXTS = 24
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("render", "bind", "time"))
+    parser.add_argument("command", choices=("render", "bind", "time", "means"))
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("kernel_variants.json"))
     parser.add_argument("--compile", nargs="+", default=(), metavar="MODE", help="time these modes of torch.compile")
@@ -69,6 +70,8 @@ def main() -> int:
     parser.add_argument("--target-s", type=float, default=TARGET_S, help="seconds of measuring for each subject")
     parser.add_argument("--resume", action="store_true", help="skip the tasks that --out has, e.g. after status 3")
     arguments = parser.parse_args()
+    if arguments.command == "means":
+        return print_means(arguments.folders)
     tasks = [path.parent for folder in map(Path.resolve, arguments.folders) for path in sorted(folder.rglob("task.py"))]
     if arguments.command == "render":
         return asyncio.run(render_all(tasks, arguments.default_only))
@@ -573,6 +576,27 @@ def shown(row: Mapping[str, Any]) -> str:
     if "problem" in row:
         return f"{where} {row['problem'][:160]}"
     return f"{where} {row['time_us']:10.2f} us  ±{row['spread']:.1%}  error {row['error']:.2e} {row.get('overrun', '')}"
+
+
+# --- means: of a file of `time`
+
+
+def print_means(files: list[Path]) -> int:
+    """Print the geometric mean, by direction, of the best PyTorch time over that of the default text, in each file."""
+    for file in files:
+        times: dict[tuple[str, str], dict[str, float]] = {}
+        for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+            if "time_us" in row:
+                times.setdefault((row["direction"], row["task"]), {})[row["subject"]] = row["time_us"]
+        for direction in ("forward", "backward"):
+            ratios = []
+            for (along, _), by_subject in times.items():
+                best = [us for name, us in by_subject.items() if name == "eager" or name.startswith("compile ")]
+                if along == direction and best and "default" in by_subject:
+                    ratios.append(min(best) / by_subject["default"])
+            if ratios:
+                print(f"{file.name}: {direction} {statistics.geometric_mean(ratios):.2f}x ({len(ratios)} tasks)")
+    return 0
 
 
 if __name__ == "__main__":

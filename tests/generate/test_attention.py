@@ -68,7 +68,7 @@ def test_attention_written_by_hand_is_one_kernel_with_its_permutations() -> None
 
 
 def test_attention_of_windows_whose_bias_is_a_product_has_no_score_in_memory() -> None:
-    """As in Swin Transformer V2, where a small network makes the bias of each pair of places."""
+    """Check the attention of Swin Transformer V2, in which a small network makes the bias of each pair of places."""
     checked = check(WINDOWS, symbol="M", inputs=[tensor("x", 6, 9, 96)])
     assert "online" in [knob.default for knob in checked.program.knobs if knob.name.endswith(".attention")]
     assert not any(", 2, 9, 9]" in line for line in checked.text.splitlines() if line.startswith("// scratch:"))

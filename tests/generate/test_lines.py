@@ -207,7 +207,7 @@ def test_lanes_of_a_pack_share_what_divides_by_whole_packs(
     text: str, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gradients of a mean took 31 us on an H200 with a division per element, torch.compile's 24."""
-    monkeypatch.setattr(lines, "LARGE_BYTES", 0)
+    monkeypatch.setattr(element_knobs, "LARGE_BYTES", 0)
     inputs = [tensor("x", 2, 3, 6, 8), tensor("y", 2, 3)][: 1 + ("y" in text)]
     program = plan_text(text, inputs=inputs, backward=True)
     wide = {knob.name: 4 for knob in program.knobs if knob.name.endswith(".vector") and 4 in knob.values}

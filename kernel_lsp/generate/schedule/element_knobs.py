@@ -90,7 +90,12 @@ class ElementChooser:
             axis = None
         has_many = axis is not None and self.workload.size(product(group.shape[:axis])) >= MANY_LINES
         schedule = ElementwiseSchedule(threads, vector, unroll, eviction == 1, axis, has_many)
-        return replace(schedule, evicts_late=eviction == LATE)
+        return replace(schedule, evicts_late=eviction == LATE, has_whole_packs=vector > 1 and self._is_large())
+
+    def _is_large(self) -> bool:
+        """Return True if packs of a result are worth a contract of their own."""
+        widest = max(store.tensor.dtype.itemsize for store in self.group.stores)
+        return self.workload.size(self.group.position.extent) * widest >= LARGE_BYTES
 
     def _eviction(self, width: int) -> int:
         """Return the default of `streaming`: late where large tensors of bytes become larger ones of 16 bits. A product

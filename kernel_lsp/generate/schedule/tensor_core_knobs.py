@@ -240,7 +240,9 @@ def _operand(group: ContractionGroup) -> DType:
 
 
 MIN_SPARSE_CLUSTER = 4
+"""Minimum blocks of a cluster that does not fill a GPC: pairs do."""
 FEW_WAVES = 2
+"""Maximum waves of blocks of which the last one's share decides the time."""
 SHARE_FOR_CLUSTERS = 15 / 16
 """Share of the multiprocessors that clusters of 4 and more can fill: a GPC has 14 to 18 of them. Gradients with two
 products of 2048 x 256 results and 2048 terms took 133.5 us on an H200 by 128 blocks in clusters of 4, and 99.8 by as

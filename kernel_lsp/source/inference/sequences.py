@@ -70,7 +70,7 @@ def _declared_parts(node: ast.expr | None) -> list[ast.expr]:
 
 
 class _Uses:
-    """What a constructor does with an argument: `n_parts` is the least number of parts it needs, 0 where unknown."""
+    """Finds what a constructor does with an argument. `n_parts` is the least number of parts it needs, 0 if unknown."""
 
     def __init__(self, constructor: FunctionNode, name: str) -> None:
         self._name = name

@@ -39,7 +39,8 @@ class ElementwiseSchedule:
     former for late eviction. With a `line_axis` a row of blocks has the dims from that axis on, and the grid's height
     is the others; with `has_many_lines` the other way round, since no number is too large for a grid's width. With
     `shares_lines`, a thread does a pack of each of `unroll` lines instead, and loads what they share once; a block has
-    `block_lines` times as many lines.
+    `block_lines` times as many lines. With `has_whole_packs`, the contract lets all elements of a pack share the
+    quotients of their positions.
     """
 
     threads: int
@@ -51,6 +52,7 @@ class ElementwiseSchedule:
     shares_lines: bool = False
     block_lines: int = 1
     evicts_late: bool = False
+    has_whole_packs: bool = False
 
     @property
     def width(self) -> int:
@@ -161,7 +163,7 @@ def _render_packed(
     n_packs, packing = _packing_of(group, schedule, n_all, has_lines=bool(lines))
     pack_extent = packing.pack.extent
     whole: list[tuple[Index, int]] = []
-    if workload is not None:
+    if workload is not None and schedule.has_whole_packs:
         group, whole = by_whole_packs(group, vector, workload)
     stores, multiples, with_masks = _whole_stores(packing, group, workload)
     multiples, workload = [*whole, *multiples], workload if whole else with_masks
