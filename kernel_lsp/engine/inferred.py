@@ -15,9 +15,9 @@ from kernel_lsp.engine.generated import write_cells
 from kernel_lsp.engine.messages import InferInputs, InferredInputs, JobNews
 from kernel_lsp.errors import UnknownInputsError
 from kernel_lsp.source.inference.pragma_proposal import EXAMPLES
+from kernel_lsp.source.inference.workspace_calls import calls_elsewhere
 from kernel_lsp.source.python_file import PythonFile, parse_python, read_python_file
 from kernel_lsp.source.pytorch import read_symbol
-from kernel_lsp.source.workspace_calls import calls_elsewhere
 from kernel_lsp.verify.session.start import SessionStart
 
 

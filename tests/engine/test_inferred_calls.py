@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_lsp.engine.inferred import candidate_inputs
-from kernel_lsp.source import workspace_calls
+from kernel_lsp.source.inference import workspace_calls
 from kernel_lsp.source.workspace_files import File
 
 LAYERS = """\

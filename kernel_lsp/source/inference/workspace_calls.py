@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from kernel_lsp.source.call_arguments import Module, Place, literal_of
+from kernel_lsp.source.inference.call_arguments import Module, Place, literal_of
 from kernel_lsp.source.python_file import FunctionNode
 from kernel_lsp.source.workspace_files import (
     MAX_FILES,
