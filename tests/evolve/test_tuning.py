@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -210,6 +211,41 @@ async def test_no_generation_begins_after_the_gpu_was_used_for_long(tmp_path: Pa
     result = await searched(tmp_path, MeasuringDevice(gpu_s=6.0))
     assert result.stopped.startswith("candidates took 24 s of the GPU")
     assert result.n_proposed == 4
+
+
+class UntimedDevice(FakeDevice):
+    """Measures, and PyTorch's side, which every time stands beside, cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.baseline_wait_s = 1.0
+
+    async def verify(self, candidate: Candidate, depth: Literal["rank", "screen", "full"]) -> Verdict:
+        verdict = await super().verify(candidate, depth)
+        notes = ("scale: 1 MiB of device memory", "scale: not timed: eager: RuntimeError: view size")
+        return verdict.model_copy(update={"estimate": None, "notes": notes})
+
+
+async def test_correct_candidates_without_a_time_end_the_search_with_the_reason(tmp_path: Path) -> None:
+    """A network whose printed reference raised ended as "nothing was proposed", 10 s of drawing later."""
+    device = UntimedDevice()
+    result = await searched(tmp_path, device)
+    assert result.winner is None
+    assert result.reason.endswith("none has a time to be ranked by: scale: not timed: eager: RuntimeError: view size")
+    assert result.reason.startswith(f"{len(device.asked)} candidates correct")
+    assert len(device.asked) <= 4, "one generation"
+
+
+class InvalidProgram(Program):
+    """Has no valid schedule."""
+
+    def realize(self, schedule: Mapping[str, int | str]) -> Realized:
+        return replace(super().realize(schedule), is_valid=False)
+
+
+async def test_a_generator_without_a_valid_schedule_says_so(tmp_path: Path) -> None:
+    result = await searched(tmp_path, FakeDevice(), program=InvalidProgram())
+    assert result.reason == "the generator has no valid schedule"
 
 
 async def test_estimates_are_not_repeated(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +77,30 @@ def test_a_view_holds_in_any_memory_order() -> None:
     task = capture_text("def f(x):\n    return x.view(x.shape[0], -1)", "f", inputs=[X])
     x = torch.randn(8, 6, 4).permute(2, 1, 0)
     assert torch.equal(reference(task)(x), x.reshape(4, -1))
+
+
+def test_a_reshape_in_code_that_is_traced_again_runs() -> None:
+    """Its copy was left out and its view was not printed as a reshape: Swin Transformer V2's reference raised, and a
+    GPU had nothing to time kernels against."""
+    code = "def f(x):\n    y = x.clamp(max=torch.log(torch.tensor(100.0)))\n    return y.transpose(1, 2).reshape(4, -1)"
+    text = check(code, (4, 5, 7))
+    assert "torch.full([], 100.0" in text, "a CUDA graph captures no copy from the host"
+
+
+def test_a_reference_that_raises_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernel_lsp.worker.capture import task
+
+    def tried(captured: Any, wanted: Any, reference: Callable[..., Any]) -> bool:
+        with contextlib.suppress(Exception):
+            reference(x=1)
+        return False
+
+    text = "def f_reference(x):\n    raise ValueError('no such view')"
+    monkeypatch.setattr(task, "_print_reference", lambda *_: text)
+    monkeypatch.setattr(task, "agrees_at", tried)
+    captured: Any = SimpleNamespace(notes=[])
+    task.reference_source(captured, "f")
+    assert captured.notes[0].endswith("PyTorch's time will be missing: ValueError: no such view")
 
 
 def test_cat_split_softmax_and_where() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ measured generations: what another one gains there changes no recommendation."""
 MAX_AHEAD_S = 8.0
 """Seconds of measured generations of a search that is `AHEAD`. Second generations gained 0, 0 and 1.8 % in about 9.5 s
 each (H200, 2026-11-29); the bound was not compared with none on a GPU."""
+UNTIMED = re.compile(r"\bnot (timed|measured): ")
+"""Notes of verdicts that say why a correct candidate has no time."""
 N_FAILED_CALLS = 8
 """Maximum consecutive proposals without a reply, after which the provider counts as unavailable."""
 
@@ -148,8 +151,22 @@ class Ending:
 
     def _why_none(self, refused: Sequence[str]) -> str:
         messages = [*refused] or [outcome_message(v) for v in self._screened if not v.is_correct]
-        first = messages[0] if messages else self._stopped or "nothing was proposed"
-        return f"no candidate passed; the first failure: {first}"
+        if messages:
+            return f"no candidate passed; the first failure: {messages[0]}"
+        if self._screened:
+            return why_untimed(self._screened)
+        ended = f": {self._stopped}" if self._stopped else ""
+        if self._n_proposed:
+            return f"{counted(self._n_proposed, 'candidate')} proposed, none evaluated{ended}"
+        return f"the generator has no valid schedule{ended}"
+
+
+def why_untimed(verdicts: Sequence[Verdict]) -> str:
+    """Return why correct candidates have no time, so that none can be chosen."""
+    notes = [note for verdict in verdicts for note in verdict.notes if UNTIMED.search(note)]
+    took_s = max((verdict.evaluate_s for verdict in verdicts), default=0.0)
+    why = notes[0] if notes else f"nothing was measured in {took_s:.0f} s"
+    return f"{counted(len(verdicts), 'candidate')} correct, none has a time to be ranked by: {why}"
 
 
 def why_give_up(n_failed_in_a_row: int, last_failure: str) -> str:

@@ -312,7 +312,11 @@ class Search:
         finalists = self._finalists()
         if self._is_over():
             return ""
-        if not self._settings.early_stop or not finalists:
+        if not finalists:
+            screened = self._screened.values()
+            is_untimed = self._measures and bool(screened) and all(each.is_correct for each in screened)
+            return "no candidate can be timed" if is_untimed else ""
+        if not self._settings.early_stop:
             return ""
         best, tuned = finalists[0], self._settings.tuned
         self._best_us.append(best.time_us)

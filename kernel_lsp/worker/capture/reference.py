@@ -23,9 +23,9 @@ INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2), "ma
 """Operator and precedence; `ATOM` binds tightest."""
 COMPARE = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
 ATOM = 3
-VIEWS = {"aten.view.default": torch.ops.aten.reshape.default}
+VIEWS = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), torch.ops.aten.reshape.default)
 """Operators of the graph that are printed as others: a GPU's attention gives its result in another memory order than
-the captured one, and calls of `contiguous` are left out."""
+the captured one, and calls of `contiguous`, as before each `_unsafe_view`, are left out."""
 INDEXING = frozenset(("slice", "select", "index"))
 FULL_END_TEXT = str(FULL_END)
 MAX_INLINE_CHARACTERS = 70
@@ -307,7 +307,10 @@ def _casts_to_variable_dtype(sources: SourceLines, node: Any) -> bool:
 
 
 def _tensor_literal(value: torch.Tensor, first: str | None) -> str:
+    """Print a constant. A single number is filled in: CUDA graphs cannot capture the copy that `torch.tensor` makes."""
     device = f", device={first}.device" if first else ""
+    if not value.ndim:
+        return f"torch.full([], {_finite_literal(value.item())}, dtype={value.dtype}{device})"
     numbers = _finite_literal(value.tolist())
     return f"torch.tensor({numbers}, dtype={value.dtype}{device})"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sympy
 import torch
 
+from ..failure import short_message
 from ..files import PLAN_NAMES
 from ..operators import is_a, number
 from ..shipped.operator_settings import UNCOMPARABLE, attribute, code_digest
@@ -84,12 +85,30 @@ def task_name(source: dict[str, Any]) -> str:
 
 def reference_source(captured: Captured, name: str) -> str:
     """Return the readable text where it runs and agrees with the user's code, else the plain one."""
+    raised: list[str] = []
     for plain in (False, True):
         text = _print_reference(captured, name, plain)
-        if agrees_at(captured, {}, compile_reference(text, name)):
+        if agrees_at(captured, {}, _recording(compile_reference(text, name), raised)):
             return text
-    captured.notes.append("the printed reference could not be compared with the code at a small size")
+    captured.notes.append(
+        f"the printed reference does not run, so PyTorch's time will be missing: {raised[-1]}"
+        if raised
+        else "the printed reference could not be compared with the code at a small size"
+    )
     return text
+
+
+def _recording(reference: Callable[..., Any], raised: list[str]) -> Callable[..., Any]:
+    """Return the function, which also notes what it raises."""
+
+    def call(**arguments: Any) -> Any:
+        try:
+            return reference(**arguments)
+        except Exception as error:  # any operator may raise any exception
+            raised.append(f"{type(error).__name__}: {short_message(error)}")
+            raise
+
+    return call
 
 
 def _symbol(captured: Captured, symbol: sympy.Symbol) -> dict[str, Any]:
