@@ -345,3 +345,63 @@ def test_names_of_vision_modules_have_sizes_that_fit_each_other() -> None:
 )
 def test_a_mask_that_is_added_is_no_boolean(forward: str, dtype: str) -> None:
     check(f"def f(x, mask, gain: Optional[float]):\n    return {forward}", f"mask={dtype}[1024, 4096]", "gain=0.5")
+
+
+def function(parameters: str, *lines: str) -> str:
+    return f"def f({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "lines", "expected"),
+    [
+        (
+            "a, b",
+            ("wh = torch.min(a[:, None, 2:], b[None, :, 2:]) - torch.max(a[:, None, :2], b[None, :, :2])", "return wh"),
+            "a=f32[4096, 4]; b=f32[4096, 4]",
+        ),
+        ("boxes", ("return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])",), "boxes=f32[4096, 4]"),
+        ("boxes", ("a, b, c = boxes.unbind(-1)", "return torch.stack([a - b, b + c], dim=-1)"), "boxes=f32[4096, 3]"),
+        (
+            "x, mask",
+            ("m = mask.unsqueeze(-1)", "return (x * m).sum(1) / m.sum(1)"),
+            "x=f32[8, 512, 1024]; mask=f32[8, 512]",
+        ),
+        ("x", ("s = x.mean((2, 3))", "return x * s[:, :, None, None]"), "x=f32[8, 64, 56, 56]"),
+        ("x", ("return x[:, :, 1:] - x[:, :, :-1]",), "x=f32[8, 512, 1024]"),
+        ("x, y", ("return x[..., ::2] * y",), "x=f32[4096, 2048]; y=f32[4096, 1024]"),
+        ("x, y", ("return x.flatten(1) * y.flatten(1)",), "x=f32[1024, 4096]; y=f32[1024, 4096]"),
+        (
+            "logits, labels",
+            ("return logits.gather(-1, labels[..., None]).squeeze(-1)",),
+            "logits=f32[1024, 4096]; labels=i64[1024] in [0, 4096)",
+        ),
+        (
+            "h, lengths",
+            ("m = torch.arange(h.shape[1])[None, :] < lengths[:, None]", "return (h * m[..., None]).sum(1)"),
+            "h=f32[8, 512, 1024]; lengths=f32[8]",
+        ),
+        (
+            "image, target",
+            ("if image.shape != target.shape:", "    raise TypeError", "return unknown(image, target)"),
+            "image=f32[1024, 4096]; target=f32[1024, 4096]",
+        ),
+        ("p, q", ("return torch.cdist(p, q).min(2)[0]",), "p=f32[1024, 4096]; q=f32[1024, 4096]"),
+        ("t, dim", ("return t[:, None] * torch.arange(dim // 2)[None]",), "t=f32[4096]; dim=1024"),
+        ("x, axis", ("return x.softmax(axis)",), "x=f32[1024, 4096]; axis=-1"),
+        ("x, p", ("return F.dropout(x, p)",), "x=f32[1024, 4096]; p=0.0"),
+    ],
+)
+def test_indices_reductions_and_joins_fix_ranks_and_sizes(
+    parameters: str, lines: tuple[str, ...], expected: str
+) -> None:
+    check(function(parameters, *lines), *expected.split("; "))
+
+
+def test_a_place_of_a_sequence_is_no_column_of_a_matrix() -> None:
+    text = module("self.n, self.h = nn.LayerNorm(dim), nn.Linear(dim, 10)", "self.h(self.n(x)[:, 0])")
+    check(text, "x=f32[8, 512, 1024]")
+
+
+def test_a_parameter_of_images_says_that_there_is_a_batch_of_them() -> None:
+    text = module("self.w = nn.Parameter(torch.ones(dim))", "self.w[:, None, None] * (x - x.mean(1, keepdim=True))")
+    check(text, "x=f32[8, 1024, 56, 56]")

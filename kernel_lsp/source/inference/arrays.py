@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+DEFAULT_RANK = 2
+"""Rank of most tensors whose code leaves it open."""
+
 
 @dataclass(eq=False)
 class Dim:
-    """One dim of a tensor; `size` is None while unknown, `hint` an example of it."""
+    """One dim of a tensor; `size` is None while unknown, `hint` an example of it, `least` what indices need."""
 
     _size: int | None = None
     hint: int | None = None
+    least: int = 0
     _joined: Dim | None = None
+    _wholes: list[tuple[Dim, int]] = field(default_factory=list)
+    """Dims that this one is a part of, with the number of elements that the part leaves out."""
 
     @property
     def root(self) -> Dim:
@@ -23,12 +29,25 @@ class Dim:
 
     @property
     def size(self) -> int | None:
-        return self.root._size
+        root = self.root
+        if root._size is None:
+            wholes = ((whole.size, left_out) for whole, left_out in root._wholes)
+            root._size = next((size - left_out for size, left_out in wholes if size is not None), None)
+        return root._size
 
     def give(self, size: int | None) -> None:
-        """Set the size, unless it has one."""
-        if self.root._size is None:
-            self.root._size = size
+        """Set the size, unless it has one, and that of what it is a part of."""
+        root = self.root
+        if root.size is None and size is not None:
+            root._size = size
+            for whole, left_out in root._wholes:
+                whole.give(size + left_out)
+
+    def without(self, n: int) -> Dim:
+        """Return the dim that leaves out `n` elements of this one."""
+        part = Dim()
+        part._wholes.append((self, n))
+        return part
 
     def limit(self, size: int) -> None:
         """Bound the example that stands for the dim while its size is unknown."""
@@ -38,10 +57,22 @@ class Dim:
 def join(first: Dim, second: Dim) -> None:
     """Make two dims equal. Dims of different sizes stay apart: one of them is broadcast, or the code is wrong."""
     first, second = first.root, second.root
-    if first is not second and (first._size is None or second._size is None or first._size == second._size):
-        first.give(second._size)
-        first.hint = first.hint or second.hint
+    if first is not second and (first.size is None or second.size is None or first.size == second.size):
+        first.give(second.size)
+        second.give(first.size)
+        first.hint, first.least = first.hint or second.hint, max(first.least, second.least)
+        first._wholes += second._wholes
         second._joined = first
+
+
+@dataclass(eq=False)
+class Elements:
+    """Facts about the elements of a tensor, which its views share. `dtype` is empty while unknown; `below` bounds an
+    index: its values are in [0, below). `is_operand`: computed with another tensor, element by element."""
+
+    dtype: str = ""
+    below: Dim | None = None
+    is_operand: bool = False
 
 
 @dataclass(eq=False)
@@ -50,15 +81,16 @@ class Array:
 
     dims: list[Dim] = field(default_factory=list)
     rank: int | None = None
-    dtype: str = ""
-    """Name of the dtype, empty while unknown."""
-    below: Dim | None = None
-    """Bound of an index: its values are in [0, below)."""
+    elements: Elements = field(default_factory=Elements)
     is_state: bool = False
-    is_operand: bool = False
-    """It is computed with another tensor, element by element."""
     counts: Dim | None = None
     """The dim whose indices are its elements, as those of ``torch.arange(x.shape[1])`` are."""
+    likely_rank: int = 0
+    """Rank to assume where the code leaves it open; 0 assumes none."""
+    least_rank: int = 0
+    """Rank that the parameters of its module suggest: one of shape [C, 1, 1] is for images of batches."""
+    columns: int = 0
+    """Largest constant index in the last place of ``x[:, 2]``."""
     _same: Array | None = None
 
     @property
@@ -83,6 +115,18 @@ class Array:
             root.rank = rank
             root.dims[:0] = [Dim() for _ in range(rank - len(root.dims))]
 
+    def assume_rank(self, least: int, exact: bool = False) -> int | None:
+        """Return the rank. One that the code leaves open becomes the likely one, at least `least`."""
+        root = self.root
+        if root.rank is None and self.likely_rank:
+            is_exact = exact and self.likely_rank <= DEFAULT_RANK
+            self.set_rank(least if is_exact else max(least, self.likely_rank, root.least_rank, len(root.dims)))
+        return root.rank
+
+    def view(self, dims: Sequence[Dim], rank: int | None) -> Array:
+        """Return a tensor of other dims with elements of this one."""
+        return Array([*dims], rank, self.elements, self.is_state, likely_rank=self.likely_rank)
+
     def at(self, axis: int) -> Dim | None:
         """Return a dim; None where the rank is unknown and the axis counts from the front, or there is none."""
         root = self.root
@@ -106,7 +150,7 @@ class Array:
         """Return a tensor that differs in its last dim alone."""
         self.at(-1)
         root = self.root
-        return Array([*root.dims[:-1], last], root.rank)
+        return Array([*root.dims[:-1], last], root.rank, likely_rank=self.likely_rank)
 
 
 def array_of(sizes: Sequence[int | None]) -> Array:
@@ -119,14 +163,28 @@ def match(first: Array, second: Array) -> Array:
     a, b = (second, first) if _is_broadcast(first, second) else (first, second)
     if a.root is b.root:
         return a
-    if b.known_rank is None or (a.known_rank is None and b.known_rank > 1 and not b.is_state):
+    has_ones = any(dim.size == 1 for dim in (*a.all_dims(), *b.all_dims()))
+    if not has_ones and (b.known_rank is None or (a.known_rank is None and b.known_rank > 1 and not b.is_state)):
         same_shape(a, b)
         return a
+    if b.is_state and b.all_dims()[-1:] and b.all_dims()[-1].size == 1 != b.all_dims()[0].size:
+        a.root.least_rank = len(b.all_dims()) + 1
     for axis in range(-len(b.all_dims()), 0):
         left, right = a.at(axis), b.at(axis)
         if left is not None and right is not None and 1 not in (left.size, right.size):
             join(left, right)
-    return a
+    return _broadcast(a, b)
+
+
+def _broadcast(a: Array, b: Array) -> Array:
+    """Return `a`, or where a dim of it is 1 and that of `b` is not, a tensor with the result's dims."""
+    dims, others = a.all_dims(), b.all_dims()
+    n = min(len(dims), len(others))
+    pairs = [*zip(dims[len(dims) - n :], others[len(others) - n :], strict=True)]
+    if not any(left.size == 1 != right.size for left, right in pairs):
+        return a
+    grown = [right if left.size == 1 else left for left, right in pairs]
+    return Array([*dims[: len(dims) - n], *grown], a.known_rank, is_state=a.is_state, likely_rank=a.likely_rank)
 
 
 def same_shape(first: Array, second: Array) -> None:

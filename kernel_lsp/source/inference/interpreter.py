@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernel_lsp.source.inference.arithmetic import arithmetic, converted
-from kernel_lsp.source.inference.arrays import Array, Dim, join
+from kernel_lsp.source.inference.arrays import Array, Dim, Elements, join, same_shape
 from kernel_lsp.source.inference.operations import (
     CREATORS,
     KEEPING_LAYERS,
@@ -24,6 +24,7 @@ from kernel_lsp.source.inference.operations import (
     matmul,
 )
 from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
+from kernel_lsp.source.inference.views import Unbound, indexed
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameter_names
 
 MAX_DEPTH = 12
@@ -208,10 +209,11 @@ class Interpreter:
                 return self._compare(ops, [self.value(each, scope) for each in (left, *others)])
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._choice(self.value(test, scope), body, orelse, scope)
-            case ast.Slice(lower=lower, upper=upper, step=None):
-                return slice(*(self.value(each, scope) if each is not None else None for each in (lower, upper)))
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                return slice(*(self.value(each, scope) if each is not None else None for each in (lower, upper, step)))
             case ast.Subscript(value=value, slice=index):
-                return self._item(self.value(value, scope), self.value(index, scope))
+                found = self.value(index, scope)
+                return self._item(self.value(value, scope), [found] if isinstance(index, ast.List) else found)
             case ast.Dict(keys=keys, values=values):
                 pairs = zip(keys, values, strict=True)
                 return {key.value: self.value(value, scope) for key, value in pairs if isinstance(key, ast.Constant)}
@@ -305,13 +307,15 @@ class Interpreter:
         if isinstance(value, Shape) and isinstance(index, int):
             return value.array.at(index) or UNKNOWN
         if isinstance(value, Array) and isinstance(index, Array) and not index.is_state:
-            index.dtype = index.dtype or "i64"
+            index.elements.dtype = index.elements.dtype or "i64"
             value.set_rank(2)
-            index.below = index.below or value.at(0)
+            index.elements.below = index.elements.below or value.at(0)
+        elif isinstance(value, Array):
+            return indexed(value, index)
         if isinstance(value, list) and isinstance(index, int) and -len(value) <= index < len(value):
             return value[index]
         if isinstance(value, list) and isinstance(index, slice):
-            bounds = index.start, index.stop
+            bounds = index.start, index.stop, index.step
             return value[index] if all(isinstance(each, int | None) for each in bounds) else UNKNOWN
         if isinstance(value, dict) and isinstance(index, str):
             return value.get(index, UNKNOWN)
@@ -413,7 +417,7 @@ class Interpreter:
             parameters = LAYERS[name].parameters if name in LAYERS else ()
             return Layer(name, dict(zip(parameters, positional, strict=False)) | dict(keywords))
         if name == "arange" and positional and isinstance(positional[0], Dim):
-            return Array([positional[0]], 1, "i64", counts=positional[0])
+            return Array([positional[0]], 1, Elements("i64"), counts=positional[0])
         if name in CREATORS:
             array = created(name, positional)
             if array is not None:
@@ -449,6 +453,11 @@ class Interpreter:
     def _compare(self, ops: Sequence[ast.cmpop], values: Sequence[object]) -> object:
         arrays = [value for value in values if isinstance(value, Array)]
         left, right = values[0], values[1]
+        if isinstance(left, Shape) and isinstance(right, Shape) and isinstance(ops[0], ast.Eq | ast.NotEq):
+            same_shape(left.array, right.array)  # the other branch raises, most often
+            for each in (left, right):
+                each.array.elements.is_operand = True
+            return isinstance(ops[0], ast.Eq)
         match ops:
             case [ast.Is() | ast.IsNot()] if right is None and not isinstance(left, Unknown):
                 return (left is None) == isinstance(ops[0], ast.Is)
@@ -467,6 +476,8 @@ def _parts(value: object, names: Sequence[ast.expr]) -> list[object]:
         value.array.set_rank(len(names))
         if value.array.known_rank == len(names):
             return list(value.array.all_dims())
+    if isinstance(value, Array | Unbound) and not any(isinstance(name, ast.Starred) for name in names):
+        return (value if isinstance(value, Unbound) else Unbound(value, 0)).parts(len(names))
     if isinstance(value, Shape) and names and not isinstance(names[-1], ast.Starred):
         return [UNKNOWN] * (len(names) - 1) + [value.array.at(-1)]
     return list(value) if isinstance(value, list) and len(value) == len(names) else [UNKNOWN] * len(names)

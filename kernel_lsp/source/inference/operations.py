@@ -95,7 +95,7 @@ def apply_layer(layer: Layer, arguments: Sequence[object]) -> object:
     rule = LAYERS.get(layer.name)
     if rule is None:
         if layer.name.endswith("Loss") and len(arrays) > 1:
-            (_cross_entropy if layer.name in CLASS_LOSSES else _elementwise)(*arrays[:2])
+            (_cross_entropy if layer.name in CLASS_LOSSES else elementwise)(*arrays[:2])
         return None
     for array in arrays:
         _require(rule, layer.values, array)
@@ -104,11 +104,12 @@ def apply_layer(layer: Layer, arguments: Sequence[object]) -> object:
 
 
 def _require(rule: LayerRule, values: Mapping[str, object], array: Array) -> None:
-    array.dtype = array.dtype or rule.dtype
+    array.elements.dtype = array.elements.dtype or rule.dtype
     if rule.below:
-        array.dtype, array.below = rule.dtype, Dim(_int(values.get(rule.below)))
-        if array.counts is not None and array.below.size is not None:
-            array.counts.limit(array.below.size)
+        below = Dim(_int(values.get(rule.below)))
+        array.elements.dtype, array.elements.below = rule.dtype, below
+        if array.counts is not None and below.size is not None:
+            array.counts.limit(below.size)
             return
     size = values.get(rule.size)
     sizes = list(size) if isinstance(size, (list, tuple)) else [size]
@@ -158,6 +159,9 @@ CREATORS = frozenset({
 })  # fmt: skip
 
 
+REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "logsumexp", "std", "var", "all", "any", "argmax", "argmin")
+WITH_INDICES = ("max", "min", "median")
+"""Reductions that return values and indices where they are given a dim."""
 MAX_CHUNKS = 16
 DEFAULT_CHUNK = 1024
 """Example size of a part of a dim."""
@@ -166,7 +170,7 @@ DEFAULT_CHUNK = 1024
 def function_of(name: str) -> Function | None:
     """Return what is known of a function or method of tensors; None if nothing is."""
     if name in ELEMENTWISE:
-        return _elementwise
+        return elementwise
     return _first if name in KEEPING else FUNCTIONS.get(name)
 
 
@@ -199,6 +203,8 @@ KEYWORDS = {
     "where": ("other",),
     "chunk": ("dim",),
     "gather": ("dim", "index"),
+    **dict.fromkeys(("unsqueeze", "squeeze", "unbind", "stack", "cat", "concat", "concatenate"), ("dim",)),
+    **dict.fromkeys((*REDUCTIONS, *WITH_INDICES), ("dim", "axis", "keepdim")),
 }
 """Keyword arguments of functions that say something of shapes, as positions after the positional arguments."""
 
@@ -220,10 +226,11 @@ def _first(*values: object) -> object:
     return values[0] if values else None
 
 
-def _elementwise(*values: object) -> Array | None:
+def elementwise(*values: object) -> Array | None:
+    """Return the result of an elementwise operation, whose operands' dims are joined."""
     arrays = [value for value in values if isinstance(value, Array)]
     for array in arrays:
-        array.is_operand = array.is_operand or len(arrays) > 1 or any(value is UNKNOWN for value in values)
+        array.elements.is_operand |= len(arrays) > 1 or any(value is UNKNOWN for value in values)
     return functools.reduce(match, arrays) if arrays else None
 
 
@@ -303,8 +310,8 @@ def _cross_entropy(logits: object = None, target: object = None, *_: object) -> 
     if isinstance(logits, Array) and isinstance(target, Array):
         logits.set_rank(2)
         target.set_rank(1)
-        rows, row, target.below = logits.at(0), target.at(0), logits.at(-1)
-        target.dtype = "i64"
+        rows, row, target.elements.below = logits.at(0), target.at(0), logits.at(-1)
+        target.elements.dtype = "i64"
         if rows is not None and row is not None and logits.known_rank == 2:
             join(rows, row)
 
@@ -316,7 +323,7 @@ def _embedding(ids: object = None, weight: object = None, *_: object) -> Array |
     weight.set_rank(2)
     ids.set_rank(len(TOKENS_HINTS))
     ids.suggest(TOKENS_HINTS)
-    ids.dtype, ids.below, last = "i64", weight.at(0), weight.at(-1)
+    ids.elements.dtype, ids.elements.below, last = "i64", weight.at(0), weight.at(-1)
     return None if last is None or ids.known_rank is None else Array([*ids.all_dims(), last], ids.known_rank + 1)
 
 
@@ -337,15 +344,30 @@ def _attention(q: object = None, k: object = None, v: object = None, *_: object)
 
 @_function("gather", "take_along_dim")
 def _gather(x: object = None, axis: object = None, index: object = None, *_: object) -> object:
-    """An index has the shape of the tensor that it is taken from, which is one that fits."""
+    """An index has the shape of the tensor that it is taken from, which is one that fits, or 1 along the axis."""
     dim = _int(axis)
     if not isinstance(x, Array) or not isinstance(index, Array) or dim is None:
         return None
     if x.known_rank is None and dim >= 0:
         x.set_rank(max(2, dim + 1, len(x.all_dims())))
-    same_shape(x, index)
-    index.dtype, index.below = "i64", x.at(dim)
+    along = index.at(dim)
+    if along is not None and along.size == 1:
+        for array, other in ((x, index), (index, x)):
+            if other.known_rank is not None:
+                array.set_rank(other.known_rank)
+        _join_others(x, index, along)
+    else:
+        same_shape(x, index)
+    index.elements.dtype, index.elements.below = "i64", x.at(dim)
     return index
+
+
+def _join_others(first: Array, second: Array, left_out: Dim) -> None:
+    """Join the trailing dims of two tensors but one of the second's."""
+    for axis in range(-len(second.all_dims()), 0):
+        left, right = first.at(axis), second.at(axis)
+        if left is not None and right is not None and right is not left_out:
+            join(left, right)
 
 
 @_function("chunk")

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 
 from kernel_lsp.core.expression import Constant, Name, free_names
 from kernel_lsp.core.task import Construction, InitArgument
-from kernel_lsp.source.inference.arrays import Array, Dim
+from kernel_lsp.source.inference.arrays import Array, Dim, Elements
 from kernel_lsp.source.inference.callers import use_of
 from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import Interpreter
+from kernel_lsp.source.inference.number_uses import AXIS, RATE, SIZE, number_kind
 from kernel_lsp.source.inference.sequences import kind_of, sequence_example
 from kernel_lsp.source.inference.values import UNKNOWN, Scope
+from kernel_lsp.source.inference.views import MAX_INDEX
 from kernel_lsp.source.pragma import Pragma, PragmaError, TensorItem, last_name, tensor_item, unquoted
 from kernel_lsp.source.python_file import FunctionNode, Parameter, PythonFile, parameters_of
 
@@ -112,6 +114,11 @@ _INDEX_BOUND = 1000
 _VECTORS = ("weight", "bias", "gamma", "beta", "scale", "shift", "mean", "var", "running_mean", "running_var")
 _LABEL_NAMES = ("target", "targets", "label", "labels")
 _INDICES = (*_LABEL_NAMES, "index", "indices", "tokens", "token_ids", "input_ids", "ids")
+_LIKELY_RANKS = {
+    **dict.fromkeys((*_INDICES, "lengths", "lens", "seq_lens", "timesteps", "t", "sigma", "sigmas"), 1),
+    **dict.fromkeys(("img", "imgs", "image", "images", "pixel_values"), 4),
+}
+"""Ranks of inputs by name, where the code needs one and leaves it open."""
 _FLOATS = {"eps": "1e-6", "epsilon": "1e-6", "alpha": "1.0", "temperature": "0.7", "p": "0.0"}
 _LIMITS = {
     **dict.fromkeys(("low", "lower", "min", "min_value", "minimum"), "-1.0"),
@@ -222,7 +229,7 @@ class _Inference:
                 self._numbers[parameter.name] = given
                 scope[parameter.name] = _value(given)
                 self._called += [parameter.name] if parameter.has_default else []
-            elif (text := _number_text(parameter)) is not None:
+            elif (text := self._number_text(parameter)) is not None:
                 self._numbers[parameter.name] = text
                 scope.setdefault(parameter.name, _value(text))
             elif not parameter.has_default or parameter.name in self._signature.pragma.tensors:
@@ -242,10 +249,18 @@ class _Inference:
                 return repr(values[0])
         return ""
 
+    def _number_text(self, parameter: Parameter) -> str | None:
+        """Return an example of a number; None for a tensor. Without an annotation the name or the code says so."""
+        text = _number_text(parameter)
+        if text is None and kind_of(parameter.annotation) == "none" and not parameter.has_default:
+            kind = number_kind(self._signature.function, parameter.name)
+            return {AXIS: "-1", SIZE: guess(parameter.name, "int"), RATE: "0.0"}.get(kind)
+        return text
+
     def _array(self, parameter: Parameter) -> Array:
         item = self._declared(parameter)
         if item is not None:
-            return Array([self._dim(dim) for dim in item.dims], len(item.dims), item.dtype.value)
+            return Array([self._dim(dim) for dim in item.dims], len(item.dims), Elements(item.dtype.value))
         array = Array()
         if parameter.rank:
             array.set_rank(parameter.rank)
@@ -276,6 +291,10 @@ class _Inference:
             scope |= {name: owner for name in names[:1] if name not in scope}
         for _ in range(N_READINGS):
             self._interpreter.run(signature.function, dict(scope))
+        for name, array in self._arrays.items():
+            array.likely_rank = _LIKELY_RANKS.get(name, self._example.rank)
+        for _ in range(N_READINGS):
+            self._interpreter.run(signature.function, dict(scope))
 
     def _init_inputs(self) -> dict[str, object]:
         function, constructor = self._signature.source.definition("get_init_inputs"), self._signature.constructor
@@ -293,13 +312,13 @@ class _Inference:
 
     def _tensor_text(self, parameter: Parameter, array: Array) -> str:
         item = self._declared(parameter)
-        dtype = array.dtype or _dtype_by_name(parameter.name, array)
-        is_index = dtype == "i64" and item is None and (array.below is not None or parameter.name in _INDICES)
+        dtype = array.elements.dtype or _dtype_by_name(parameter.name, array)
+        is_index = dtype == "i64" and item is None and (array.elements.below is not None or parameter.name in _INDICES)
         if array.known_rank is None:
-            rank = 1 if is_index and array.below is None else self._example.rank
-            rank = self._ranks.get(parameter.name, rank)
+            rank = 1 if is_index and array.elements.below is None else self._example.rank
+            rank = self._ranks.get(parameter.name, max(rank, array.root.least_rank))
             array.set_rank(max(rank, min(len(array.all_dims()), _MAX_RANK)))
-        if is_index and array.below is None:
+        if is_index and array.elements.below is None:
             array.suggest(_LABELS)
         sizes = self._sizes(array.all_dims(), is_fixed=item is not None)
         if item is not None:
@@ -307,7 +326,7 @@ class _Inference:
         text = f"{dtype}[{', '.join(map(str, sizes))}]"
         if not is_index:
             return text
-        bound = self._size(array.below, _INDEX_BOUND) if array.below is not None else _INDEX_BOUND
+        bound = self._size(array.elements.below, _INDEX_BOUND) if array.elements.below is not None else _INDEX_BOUND
         return f"{text} in [0, {bound})"
 
     def _sizes(self, dims: Sequence[Dim], *, is_fixed: bool) -> list[int | str]:
@@ -315,7 +334,7 @@ class _Inference:
         template = _SHAPES.get(n, (8,) * n)
         if n == len(_IMAGE) + 2:
             template = (*_IMAGE, self._example.extent, self._example.extent)
-        if n == 2 and dims[1].size is not None:
+        if n == 2 and (dims[1].size is not None or _is_narrow(dims[1])):
             template = (_ROWS, template[1])
         if is_fixed:
             template = (_DEFAULT_SIZE,) * n
@@ -323,7 +342,7 @@ class _Inference:
 
     def _size(self, dim: Dim, example: int) -> int:
         """Return the dim's size. The first example that an open dim gets is its size from then on."""
-        dim.give(self._example.every or dim.root.hint or example)
+        dim.give(self._example.every or dim.root.hint or (dim.root.least if _is_narrow(dim) else example))
         assert dim.size is not None
         return dim.size
 
@@ -338,6 +357,11 @@ class _Inference:
         return names
 
 
+def _is_narrow(dim: Dim) -> bool:
+    """Return True for a dim that constant indices read: it holds the columns of boxes, or channels of a pixel."""
+    return 1 < dim.root.least <= MAX_INDEX
+
+
 def _number_text(parameter: Parameter) -> str | None:
     """Return an example of a number; None for a tensor."""
     match kind_of(parameter.annotation):
@@ -347,7 +371,7 @@ def _number_text(parameter: Parameter) -> str | None:
             return "-1" if parameter.name in ("dim", "axis") else "4"
         case "bool":
             return "True"
-        case "none" if parameter.name in _FLOATS:
+        case "none" if parameter.name in _FLOATS and parameter.name != "p":  # of dropout, or a tensor
             return _FLOATS[parameter.name]
     return None
 
@@ -379,9 +403,9 @@ def _spelled_argument(value: InitArgument) -> str:
 def _dtype_by_name(name: str, array: Array) -> str:
     """Return the dtype that a name suggests. Labels and masks that are added to or multiplied with another tensor are
     numbers."""
-    if name in _INDICES and not (name in _LABEL_NAMES and array.is_operand):
+    if name in _INDICES and not (name in _LABEL_NAMES and array.elements.is_operand):
         return "i64"
-    return "bool" if "mask" in name and not array.is_operand else "f32"
+    return "bool" if "mask" in name and not array.elements.is_operand else "f32"
 
 
 def _spelled(dim: object, size: int | str) -> str:
