@@ -12,7 +12,9 @@ LAUNCH_US = 2.2
 """Duration of a nearly empty kernel in microseconds (one H200, measured)."""
 FULL_WARP = 31.5
 """Threads per warp request below which some are inactive; 32, allowing for rounding."""
-ProfileKind = Literal["measured", "executor"]
+ProfileKind = Literal["measured", "events", "executor"]
+"""``measured``: by Nsight Compute. ``events``: lines counted by the PTX executor, times by events on the GPU.
+``executor``: counted, and times estimated."""
 KernelBound = Literal["memory", "cache", "compute", "latency", "launch"]
 """``memory``: device memory is saturated. ``cache``: L1, shared memory or L2 is. ``latency``: nothing is; warps
 wait."""
@@ -135,11 +137,11 @@ class ProfileReport(Noun):
     kind: ProfileKind
     file: str
     device: str
-    """The measured GPU; for the executor, the GPU of its estimates."""
+    """The measured GPU, and where it is when that is another machine; for the executor, the GPU of its estimates."""
     date: str
     shapes: dict[str, tuple[int, ...]]
     time_us: float
-    """Total time of all launches in microseconds: measured under the profiler with cold caches, or estimated."""
+    """Total time of all launches in microseconds: measured with cold caches, or estimated."""
     floor_us: float
     floor_basis: str
     kernels: tuple[KernelProfile, ...]
@@ -166,7 +168,7 @@ class ProfileReport(Noun):
 
     def summary(self) -> str:
         """Summarise the main facts, for people and prompts."""
-        how = f"measured on {self.device}" if self.kind == "measured" else f"estimated for {self.device}"
+        how = f"estimated for {self.device}" if self.kind == "executor" else f"measured on {self.device}"
         floor = (
             f", {self.times_the_floor:.1f} times the speed of light of {self.floor_us:.3g} us" if self.floor_us else ""
         )

@@ -58,6 +58,9 @@ COMMANDS = {
     "unload": ("gpu.check_commands", "handle_unload"),
     "check": ("gpu.check_commands", "handle_check"),
     "recheck": ("gpu.check_commands", "handle_recheck"),
+    "time_launches": ("gpu.launch_times", "time_launches"),
+    "find_tools": ("gpu.tools", "find_tools"),
+    "run_tool": ("gpu.tools", "run_tool"),
 }
 """Command -> (module, function)."""
 APART = frozenset({"try_inputs"})

@@ -15,7 +15,7 @@ from kernel_lsp.plan.binding import bind
 from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.tools.ncu import parse_raw, parse_source
-from kernel_lsp.verify.profile.tools import measured_kernels
+from kernel_lsp.verify.profile.ncu_kernels import measured_kernels
 
 from .client import MINIMAL, NEOVIM, VSCODE, Client, initialized
 from .fake_engine import write_script

@@ -22,12 +22,22 @@ from kernel_lsp.source.cuda import kernel_signatures
 from kernel_lsp.toolchain.tools.binaries import Tool
 from kernel_lsp.toolchain.tools.ncu import parse_raw, parse_source
 from kernel_lsp.verify.profile.advice import advise
-from kernel_lsp.verify.profile.tools import measured_kernels, run_ncu, run_sanitizers, run_tidy
+from kernel_lsp.verify.profile.ncu_kernels import measured_kernels
+from kernel_lsp.verify.profile.tool_machine import LocalTools, Program
+from kernel_lsp.verify.profile.tools import run_ncu, run_sanitizers, run_tidy
 
 UNCONFINED = Confinement(SandboxLevel.NONE)
 HERE = Path(__file__).parent / "profiles"
 RECORDED = HERE / "recorded"
 SYMBOLS = {"scale<256>": "_Z5scale", "transpose_tiles": "_Z15transpose"}
+
+
+TRUE = Program(("true",))
+
+
+def local(confinement: Confinement) -> LocalTools:
+    """This machine's tools, which all run in this confinement."""
+    return LocalTools(Path("env"), lambda folder: confinement)
 
 
 def bound_transpose() -> BoundOperation:
@@ -212,21 +222,21 @@ while [ "$1" != --save ]; do shift; done; cp {RECORDED}/$tool.xml "$2"; exit 86
 
 
 def test_ncu_is_run_and_its_pages_are_read(tmp_path: Path) -> None:
-    pages = asyncio.run(run_ncu(program(tmp_path, "ncu", NCU), ["true"], tmp_path, UNCONFINED))
+    pages = asyncio.run(run_ncu(program(tmp_path, "ncu", NCU), TRUE, tmp_path, local(UNCONFINED)))
     assert (pages.run.status, pages.run.version) == ("ran", "1.0")
     assert (len(pages.launches), len(pages.sources)) == (2, 2)
 
 
 def test_ncu_that_may_not_read_counters_says_so(tmp_path: Path) -> None:
     refuses = program(tmp_path, "ncu", "echo '==ERROR== ERR_NVGPUCTRPERM - no permission' >&2; exit 1")
-    pages = asyncio.run(run_ncu(refuses, ["true"], tmp_path, UNCONFINED))
+    pages = asyncio.run(run_ncu(refuses, TRUE, tmp_path, local(UNCONFINED)))
     assert pages.run.status == "failed"
     assert "ERR_NVGPUCTRPERM" in pages.run.reason
     assert pages.launches == ()
 
 
 def test_all_four_sanitizers_run(tmp_path: Path) -> None:
-    runs, findings = asyncio.run(run_sanitizers(program(tmp_path, "cs", SANITIZER), ["true"], tmp_path, UNCONFINED))
+    runs, findings = asyncio.run(run_sanitizers(program(tmp_path, "cs", SANITIZER), TRUE, tmp_path, local(UNCONFINED)))
     assert [run.tool for run in runs] == ["cs memcheck", "cs racecheck", "cs initcheck", "cs synccheck"]
     assert {run.status for run in runs} == {"ran"}
     assert [finding.line for finding in findings] == [13, 18, 23, 27]
@@ -234,7 +244,9 @@ def test_all_four_sanitizers_run(tmp_path: Path) -> None:
 
 def test_a_sanitizer_that_writes_no_report_has_failed_and_found_nothing(tmp_path: Path) -> None:
     runs, findings = asyncio.run(
-        run_sanitizers(program(tmp_path, "cs", "echo 'Device not supported'; exit 255"), ["true"], tmp_path, UNCONFINED)
+        run_sanitizers(
+            program(tmp_path, "cs", "echo 'Device not supported'; exit 255"), TRUE, tmp_path, local(UNCONFINED)
+        )
     )
     assert {run.status for run in runs} == {"failed"}
     assert {run.reason for run in runs} == {"Device not supported"}
@@ -282,7 +294,7 @@ def held(folder: Path) -> Confinement:
 def test_a_profiler_runs_confined_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
-    pages = asyncio.run(run_ncu(program(folder, "ncu", NCU), ["true"], folder, held(folder)))
+    pages = asyncio.run(run_ncu(program(folder, "ncu", NCU), TRUE, folder, local(held(folder))))
     assert (pages.run.status, pages.run.sandbox) == ("ran", "landlock")
 
 
@@ -291,6 +303,6 @@ def test_a_profiler_that_needs_more_than_it_may_gets_it_and_that_is_said(tmp_pat
     folder = tmp_path / "own"
     folder.mkdir()
     needs_more = program(folder, "ncu", f"touch {tmp_path}/outside || exit 1\n{NCU}")
-    pages = asyncio.run(run_ncu(needs_more, ["true"], folder, held(folder)))
+    pages = asyncio.run(run_ncu(needs_more, TRUE, folder, local(held(folder))))
     assert pages.run.status == "ran"
     assert pages.run.sandbox == "limits alone: it wrote nothing under landlock"

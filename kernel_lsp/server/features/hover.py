@@ -149,7 +149,12 @@ def _profiled_text(document: Document, knowledge: Knowledge, line: int) -> str:
         return ""
     stale = STALE if knowledge.is_profile_stale(document) else ""
     report = known.report
-    how = f"Measured on {report.device}" if report.kind == "measured" else "Counted by the PTX executor (CPU)"
+    counted = "Counted by the PTX executor (CPU)"
+    how = {
+        "measured": f"Measured on {report.device}",
+        "events": f"{counted}; {report.time_us:.4g} us on {report.device}",
+        "executor": counted,
+    }[report.kind]
     shapes = ", ".join(f"{name} {list(shape)}" for name, shape in report.shapes.items())
     advice = [f"- {each.title}: {each.evidence}" for each in report.advice if each.line == line + 1 and not stale]
     return "\n\n".join([f"{profile_text(found)}{stale}", *advice, f"{how}, {report.date}; {shapes}"])

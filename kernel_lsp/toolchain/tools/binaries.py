@@ -34,6 +34,8 @@ class Tool(Noun):
     path: Path | None = None
     version: str = ""
     problem: str = ""
+    place: str = ""
+    """Where it is, as in ``on me@gpuhost``; empty for this machine."""
 
 
 async def find_tools(names: Sequence[str] = tuple(TOOLS)) -> tuple[Tool, ...]:
@@ -56,7 +58,7 @@ async def _find(name: str) -> Tool:
         return Tool(name=name, purpose=purpose, path=path, problem=f"no answer in {VERSION_DEADLINE_S:g} s")
     text = (result.stdout + result.stderr).decode(errors="replace")
     problem_text = "" if result.returncode == 0 else f"`--version` ended with {result.returncode}"
-    return Tool(name=name, purpose=purpose, path=path, version=_version_in(text), problem=problem_text)
+    return Tool(name=name, purpose=purpose, path=path, version=version_in(text), problem=problem_text)
 
 
 def _path_of(name: str) -> Path | None:
@@ -65,7 +67,7 @@ def _path_of(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _version_in(text: str) -> str:
+def version_in(text: str) -> str:
     """Return the most precise version number in a tool's output: nvcc has ``release 13.0, V13.0.88``."""
     versions = re.findall(r"\d+\.\d+(?:\.\d+)*", text)
     return max(versions, key=lambda version: version.count("."), default="")

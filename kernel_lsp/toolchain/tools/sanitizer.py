@@ -28,7 +28,7 @@ def sanitizer_command(
     sanitizer: Path, tool: SanitizerTool, report: Path, program: Sequence[str | Path]
 ) -> list[str | Path]:
     """Return the command to run `program` under one tool; ``--xml`` writes nothing without ``--save``."""
-    options = ["--tool", tool, "--xml", "--save", str(report), "--error-exitcode", str(ERROR_EXIT_CODE)]
+    options: list[str | Path] = ["--tool", tool, "--xml", "--save", report, "--error-exitcode", str(ERROR_EXIT_CODE)]
     return [sanitizer, *options, "--print-limit", str(MAX_RECORDS), *program]
 
 

@@ -231,6 +231,13 @@ class GpuKernel:
         finally:
             self._stages.add_stage("judging, beside cases", time.monotonic() - started)
 
+    async def time_launches(self, given: DeviceCase) -> list[float] | Crashed | TimedOut | Unsupported:
+        """Return the microseconds of each launch of a case, in order: medians of events around it, with cold caches."""
+        n_bytes = sum(tensor.n_bytes for tensor in given.bound.tensors)
+        deadline_s = CASE_DEADLINE_S + CASE_DEADLINE_S_PER_GIB * n_bytes / (1 << 30)
+        timed = await self._ask("time_launches", _operation_request(given), deadline_s, n_bytes=n_bytes)
+        return list(timed["launches_us"]) if isinstance(timed, dict) else timed
+
     async def recheck(self, seed: int) -> list[str] | Crashed | TimedOut | Unsupported:
         """Run all cases that gave the same bytes twice again, from a module loaded anew. Return those that differ."""
         request = {"seed": seed, "run_deadline_s": RUN_DEADLINE_S + RUN_DEADLINE_S_PER_GIB}

@@ -7,64 +7,52 @@ print(report.summary())
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from kernel_lsp.config import Settings
 from kernel_lsp.core.candidate import Candidate, Origin
 from kernel_lsp.core.finding import Finding
-from kernel_lsp.core.measurement import Estimate
-from kernel_lsp.core.plan import BoundLaunch, BoundOperation
-from kernel_lsp.core.profile import (
-    EagerKernel,
-    KernelProfile,
-    LaunchCounters,
-    LineCounters,
-    LineProfile,
-    ProfileKind,
-    ProfileReport,
-    ToolRun,
-)
+from kernel_lsp.core.profile import EagerKernel, KernelProfile, ProfileKind, ProfileReport, ToolRun
 from kernel_lsp.core.task import Task
-from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, KernelFacts, Unsupported
+from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
-from kernel_lsp.gpu.estimate import DEFAULT_REGISTERS, estimate_operation, time_floor
+from kernel_lsp.gpu.estimate import estimate_operation, time_floor
 from kernel_lsp.gpu.floor import added_bases
-from kernel_lsp.gpu.launch import SECTOR_BYTES, occupancy
 from kernel_lsp.gpu.specs import GpuSpec, find_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.confinement import Confinement
 from kernel_lsp.process.profiles import profiler_confinement
 from kernel_lsp.toolchain.tools.binaries import Tool, find_tools
+from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild
+from kernel_lsp.verify.gpu.gpu_device import GpuDevice
+from kernel_lsp.verify.gpu.gpu_kernel import GpuKernel
 from kernel_lsp.verify.model.cases import graph_of
 from kernel_lsp.verify.oracle.case_store import NoCase
 from kernel_lsp.verify.profile.advice import advise
-from kernel_lsp.verify.profile.tools import (
-    N_PASSES,
-    NcuPages,
-    compulsory_bytes,
-    launch_program,
-    measured_kernels,
-    run_ncu,
-    run_sanitizers,
-    run_tidy,
-)
+from kernel_lsp.verify.profile.executor_kernels import executor_kernels, with_times
+from kernel_lsp.verify.profile.ncu_kernels import measured_kernels
+from kernel_lsp.verify.profile.tool_machine import Asked, LocalTools, RemoteTools, ToolMachine
+from kernel_lsp.verify.profile.tools import N_PASSES, NcuPages, launch_program, run_ncu, run_sanitizers, run_tidy
 from kernel_lsp.verify.session.check_kernel import find_planned_task, read_kernel
 from kernel_lsp.verify.session.pipeline import ReadyRun, RunBuilder
 from kernel_lsp.verify.session.plain_build import planned_text
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.timing.operation import reference_request
 
-NEEDED_TOOLS = ("ncu", "compute-sanitizer", "clang-tidy")
+GPU_TOOLS, LINTER = ("ncu", "compute-sanitizer"), "clang-tidy"
+TRACER, EVENTS = "torch profiler", "CUDA events"
+NCU_FOLDER = "ncu"
+"""First part of the name of a folder whose tool needs the GPU's performance counters."""
 PROFILED_FOLDER = "profiled"
 """Subfolder of the cache with the text of each profiled kernel by its hash, where tools find it by the name in its
 code."""
 TRACE_DEADLINE_S = 120.0
 NO_GPU = "needs a GPU"
-ELSEWHERE = "runs on this machine alone: profile on the one with the GPU"
 
 Tell = Callable[[str], None]
 
@@ -96,14 +84,49 @@ async def profile_candidate(
 ) -> ProfileReport | CheckOutcome:
     """Return the profile of a candidate of the session's task, which the report calls `file_name`; as
     `profile_kernel`."""
-    index = None if session.is_remote else await session.gpu_index()
     copy = _copy(candidate, session.settings.cache_directory)
     tell("it is compiled")
     ready = await runs.ready_runs(candidate, str(copy))
     if not isinstance(ready, list):
         return ready
-    profiled = _Profiled(session, runs, task, ready, file_name, copy, tell)
-    return await (profiled.count() if index is None else profiled.measure(index))
+    async with _profiled_gpu(session) as gpu:
+        return await _Profiled(session, runs, task, ready, candidate.id, gpu, file_name, copy, tell).report()
+
+
+@dataclass(frozen=True)
+class _ProfiledGpu:
+    """The GPU of a profile and the tools of its machine. `worker` traces PyTorch there; `device` is None where torch
+    cannot use the GPU."""
+
+    index: int
+    device: GpuDevice | None
+    tools: ToolMachine
+    worker: Asked
+    place: str = ""
+    """Where another machine is; empty for this one."""
+
+
+@asynccontextmanager
+async def _profiled_gpu(session: Session) -> AsyncIterator[_ProfiledGpu | None]:
+    """Yield the session's GPU with its tools, None without a GPU. On another machine they run beside a worker of their
+    own: profilers take as long as they take, and candidates wait for no turn of it."""
+    if (index := await session.gpu_index()) is None:
+        yield None
+        return
+    device, remote = await session.gpu_device(), session.new_remote_worker()
+    if remote is None:
+
+        def confine(folder: Path) -> Confinement:
+            return profiler_confinement(
+                session.sandbox, session.worker.python, readable=(session.scratch,), scratch=folder,
+                needs_counters=folder.name.startswith(NCU_FOLDER),
+            )  # fmt: skip
+
+        yield _ProfiledGpu(index, device, LocalTools(session.worker.python, confine), session.worker)
+        return
+    assert device is not None, "a remote GPU opens, or raises"
+    async with remote:
+        yield _ProfiledGpu(index, device, RemoteTools(remote, device.slot.place), remote, device.slot.place)
 
 
 def _copy(candidate: Candidate, cache: Path) -> Path:
@@ -117,6 +140,16 @@ def _copy(candidate: Candidate, cache: Path) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class _Timed:
+    """Time of each direction in microseconds with its kernels, and how it is known."""
+
+    kind: ProfileKind
+    device: str
+    gpu: GpuSpec
+    operations: list[tuple[float, tuple[KernelProfile, ...]]]
+
+
 class _Profiled:
     """One kernel, built and bound."""
 
@@ -126,54 +159,72 @@ class _Profiled:
         runs: RunBuilder,
         task: Task,
         ready: list[ReadyRun],
+        candidate_id: str,
+        gpu: _ProfiledGpu | None,
         file: str,
         copy: Path,
         tell: Tell,
     ) -> None:
-        self._session, self._runs, self._task = session, runs, task
+        self._session, self._runs, self._task, self._gpu = session, runs, task, gpu
         self._given = [run for run in ready if run.is_given]
         self._small = [run for run in ready if not run.is_given]
+        self._build = KernelBuild(candidate_id, ready[0].built)
         self._file, self._copy, self._tell = file, copy, tell
         self._built = ready[0].built
 
-    async def count(self) -> ProfileReport | CheckOutcome:
-        """Profile with the executor, with ptxas's facts and estimated times."""
+    async def report(self) -> ProfileReport | CheckOutcome:
+        """Profile with every tool that there is, each for its part."""
+        if self._gpu is None:
+            counted = await self._count()
+            if not isinstance(counted, _Timed):
+                return counted
+            skipped = [ToolRun(tool=name, status="not asked", reason=NO_GPU) for name in (*GPU_TOOLS, TRACER)]
+            return await self._report(counted, skipped, (), ())
+        inputs: list[CaseFiles] = []
+        for run in self._given:
+            found = await self._runs.inputs_of(run)
+            if isinstance(found, NoCase):
+                return Unsupported(message=found.reason)
+            inputs.append(found)
+        ncu, sanitizer = await self._gpu.tools.find(GPU_TOOLS)
+        pages = [await self._ncu(self._gpu, ncu, run, each) for run, each in zip(self._given, inputs, strict=True)]
+        tools = [pages[0].run]
+        timed = self._of_pages(pages) if all(page.launches for page in pages) else await self._count()
+        if not isinstance(timed, _Timed):
+            return timed
+        if timed.kind == "executor" and self._gpu.device is not None:
+            ran, timed = await self._with_events(self._gpu, self._gpu.device, timed, inputs)
+            tools.append(ran)
+        sanitized, findings = await self._sanitize(self._gpu, sanitizer)
+        traced, eager = await self._trace(self._gpu, inputs[0])
+        return await self._report(timed, [*tools, *sanitized, traced], findings, eager)
+
+    async def _count(self) -> _Timed | CheckOutcome:
+        """Count with the executor, with ptxas's facts and estimated times."""
         self._tell("the PTX executor counts what each line does")
         profiles = await self._runs.count_runs(self._given)
         if not isinstance(profiles, tuple):
             return profiles
-        gpu, symbols = self._session.gpu, self._built.symbols
-        kernels: list[tuple[float, tuple[KernelProfile, ...]]] = []
+        gpu, symbols = self._estimated_gpu(), self._built.symbols
+        operations: list[tuple[float, tuple[KernelProfile, ...]]] = []
         for run, profile in zip(self._given, profiles, strict=True):
             estimate = estimate_operation(run.bound, profile.counters, self._built.kernels, symbols, gpu)
             found = executor_kernels(run.bound, profile.counters, self._built.kernels, symbols, gpu)
-            kernels.append((estimate.time_us, found))
-        tools = await find_tools(NEEDED_TOOLS)
-        tidied, lint = await self._tidy(tools[2])
-        skipped = [
-            ToolRun(tool=name, status="not asked", reason=ELSEWHERE if self._session.is_remote else NO_GPU)
-            for name in ("ncu", "compute-sanitizer", "torch profiler")
-        ]
-        report = self._report("executor", gpu, kernels, [*skipped, tidied])
-        return report.model_copy(update={"findings": tuple(self._on_file(finding) for finding in lint)})
+            operations.append((estimate.time_us, found))
+        return _Timed("executor", gpu.name, gpu, operations)
 
-    async def measure(self, index: int) -> ProfileReport | CheckOutcome:
-        """Profile with the tools on the GPU. What they do not measure stays open."""
-        ncu, sanitizer, tidy = await find_tools(NEEDED_TOOLS)
-        files = [await self._runs.inputs_of(run) for run in self._given]
-        for found in files:
-            if isinstance(found, NoCase):
-                return Unsupported(message=found.reason)
-        inputs = [found for found in files if isinstance(found, CaseFiles)]
-        pages = [await self._ncu(ncu, run, found, index) for run, found in zip(self._given, inputs, strict=True)]
-        if any(not page.launches for page in pages):
-            counted = await self.count()
-            return _with_tool(counted, pages[0].run)
-        sanitized, findings = await self._sanitize(sanitizer, index)
-        traced, eager = await self._trace(index, inputs[0])
-        tidied, lint = await self._tidy(tidy)
-        gpu = _gpu_named(pages[0].launches[0].gpu, self._session.gpu)
-        kernels = [
+    def _estimated_gpu(self) -> GpuSpec:
+        """Return the remote GPU where we know its kind: it was asked for by its machine. Else the target GPU."""
+        if self._gpu is None or self._gpu.device is None or not self._gpu.place:
+            return self._session.gpu
+        return _known_gpu(self._gpu.device.facts.name) or self._session.gpu
+
+    def _of_pages(self, pages: Sequence[NcuPages]) -> _Timed:
+        """Return the launches that Nsight Compute measured, without those that only prepare a backward."""
+        assert self._gpu is not None
+        name = pages[0].launches[0].gpu
+        gpu = _known_gpu(name) or self._session.gpu
+        operations = [
             (
                 sum(launch.metric("gpu__time_duration.sum") for launch in page.launches[n_before:]),
                 measured_kernels(
@@ -188,16 +239,26 @@ class _Profiled:
             for run, page in zip(self._given, pages, strict=True)
             for n_before in [run.bound.n_launches_before]
         ]
-        report = self._report("measured", gpu, kernels, [pages[0].run, *sanitized, traced, tidied])
-        seen = tuple(self._on_file(finding) for finding in (*findings, *lint))
-        return report.model_copy(update={"findings": seen, "eager": eager})
+        return _Timed("measured", f"{_label(name)} {self._gpu.place}".rstrip(), gpu, operations)
 
-    def _confinement(self, folder: Path, *, needs_counters: bool) -> Confinement:
-        """Confine a tool: it writes to its folder, and reads the session's inputs."""
-        session, readable = self._session, (self._session.scratch,)
-        return profiler_confinement(
-            session.sandbox, session.worker.python, readable=readable, scratch=folder, needs_counters=needs_counters
-        )
+    async def _with_events(
+        self, on: _ProfiledGpu, device: GpuDevice, counted: _Timed, inputs: Sequence[CaseFiles]
+    ) -> tuple[ToolRun, _Timed]:
+        """Replace the estimated times by those of events on the GPU, where these can be taken."""
+        self._tell(f"events time each launch {on.place}".rstrip())
+        started, operations = time.monotonic(), list[tuple[float, tuple[KernelProfile, ...]]]()
+        async with device.prepare(self._build) as kernel:
+            if not isinstance(kernel, GpuKernel):
+                return ToolRun(tool=EVENTS, status="failed", reason=kernel.message), counted
+            for run, files, (_, kernels) in zip(self._given, inputs, counted.operations, strict=True):
+                launches_us = await kernel.time_launches(DeviceCase(run.case, run.bound, files, ()))
+                if not isinstance(launches_us, list):
+                    return ToolRun(tool=EVENTS, status="failed", reason=launches_us.message), counted
+                timed = with_times(kernels, launches_us[run.bound.n_launches_before :])
+                operations.append((sum(launches_us[run.bound.n_launches_before :]), timed))
+        name = device.facts.name
+        ran = ToolRun(tool=EVENTS, status="ran", version=device.facts.driver, elapsed_s=time.monotonic() - started)
+        return ran, _Timed("events", f"{_label(name)} {on.place}".rstrip(), counted.gpu, operations)
 
     def _tell_of(self, tool: Tool, what: str) -> None:
         if tool.path is not None:
@@ -207,15 +268,14 @@ class _Profiled:
         self._tell_of(tool, "clang-tidy reads its text")
         return await run_tidy(tool, self._copy, self._session.include_directories, self._session.sandbox)
 
-    async def _ncu(self, tool: Tool, run: ReadyRun, files: CaseFiles, index: int) -> NcuPages:
-        folder = self._session.new_folder(f"ncu-{run.bound.name}")
-        program = launch_program(self._session.worker.python, run, files, index, folder)
+    async def _ncu(self, gpu: _ProfiledGpu, tool: Tool, run: ReadyRun, files: CaseFiles) -> NcuPages:
+        folder = self._session.new_folder(f"{NCU_FOLDER}-{run.bound.name}")
+        program = launch_program(run, files, gpu.index, folder)
         self._tell_of(tool, f"Nsight Compute runs each kernel of {run.bound.name} some {N_PASSES} times")
-        device = await self._session.gpu_device()
-        turn = nullcontext if device is None else device.turn
-        return await run_ncu(tool, program, folder, self._confinement(folder, needs_counters=True), turn)
+        turn = nullcontext if gpu.device is None else gpu.device.turn
+        return await run_ncu(tool, program, folder, gpu.tools, turn)
 
-    async def _sanitize(self, tool: Tool, index: int) -> tuple[list[ToolRun], list[Finding]]:
+    async def _sanitize(self, gpu: _ProfiledGpu, tool: Tool) -> tuple[list[ToolRun], list[Finding]]:
         """Run the sanitizers at small sizes, where edges are: the tools are ten to a hundred times slower."""
         runs: list[ToolRun] = []
         findings: list[Finding] = []
@@ -225,37 +285,35 @@ class _Profiled:
                 runs.append(ToolRun(tool=tool.name, status="failed", reason=files.reason))
                 continue
             folder = self._session.new_folder(f"sanitizer-{run.bound.name}")
-            program = launch_program(self._session.worker.python, run, files, index, folder)
-            confinement = self._confinement(folder, needs_counters=False)
+            program = launch_program(run, files, gpu.index, folder)
             self._tell_of(tool, f"compute-sanitizer runs {run.bound.name} at small sizes")
-            ran, found = await run_sanitizers(tool, program, folder, confinement)
+            ran, found = await run_sanitizers(tool, program, folder, gpu.tools)
             runs += ran
             findings += found
         return list({run.tool: run for run in runs}.values()), findings
 
-    async def _trace(self, index: int, files: CaseFiles) -> tuple[ToolRun, tuple[EagerKernel, ...]]:
+    async def _trace(self, gpu: _ProfiledGpu, files: CaseFiles) -> tuple[ToolRun, tuple[EagerKernel, ...]]:
         """Trace PyTorch's own launches of the forward."""
         self._tell("the torch profiler looks at what PyTorch launches")
         request = {
-            "device": index,
+            "device": gpu.index,
             "inputs": [tensor.entry for tensor in files.inputs],
             "reference": reference_request(self._task, "forward"),
         }
         try:
-            reply = await self._session.worker.ask("profile_trace", request, deadline_s=TRACE_DEADLINE_S)
+            reply = await gpu.worker.ask("profile_trace", request, deadline_s=TRACE_DEADLINE_S)
         except (TargetError, EnvironmentProblem) as error:
-            return ToolRun(tool="torch profiler", status="failed", reason=error.message), ()
+            return ToolRun(tool=TRACER, status="failed", reason=error.message), ()
         kernels = tuple(EagerKernel(**kernel) for kernel in reply["kernels"])
-        return ToolRun(tool="torch profiler", status="ran", version=self._task.torch_version), kernels
+        return ToolRun(tool=TRACER, status="ran", version=self._task.torch_version), kernels
 
-    def _report(
-        self,
-        kind: ProfileKind,
-        gpu: GpuSpec,
-        operations: Sequence[tuple[float, tuple[KernelProfile, ...]]],
-        tools: Sequence[ToolRun],
+    async def _report(
+        self, timed: _Timed, tools: Sequence[ToolRun], findings: Sequence[Finding], eager: tuple[EagerKernel, ...]
     ) -> ProfileReport:
-        """Combine forward and backward; a kernel's share becomes that of both."""
+        """Combine forward and backward; a kernel's share becomes that of both. The linter runs here."""
+        (linter,) = await find_tools((LINTER,))
+        tidied, lint = await self._tidy(linter)
+        operations, gpu = timed.operations, timed.gpu
         total_us = sum(time_us for time_us, _ in operations)
         kernels = tuple(
             kernel.model_copy(update={"share": kernel.share * time_us / (total_us or 1.0)})
@@ -266,9 +324,9 @@ class _Profiled:
         floor_us = sum(floor.time_us for floor in floors)
         shapes = {t.name: t.shape for run in self._given for t in run.bound.tensors if t.role != "scratch"}
         return ProfileReport(
-            kind=kind,
+            kind=timed.kind,
             file=self._file,
-            device=gpu.name,
+            device=timed.device,
             date=datetime.date.today().isoformat(),
             shapes=shapes,
             time_us=total_us,
@@ -276,7 +334,9 @@ class _Profiled:
             floor_basis=added_bases([floor.basis for floor in floors]),
             kernels=kernels,
             advice=advise(kernels, total_us, floor_us),
-            tools=tuple(tools),
+            findings=tuple(self._on_file(finding) for finding in (*findings, *lint)),
+            eager=eager,
+            tools=(*tools, tidied),
             notes=self._notes(),
         )
 
@@ -289,93 +349,14 @@ class _Profiled:
         return finding.model_copy(update={"file": self._file}) if finding.file == self._copy.name else finding
 
 
-def _with_tool(report: ProfileReport | CheckOutcome, failed: ToolRun) -> ProfileReport | CheckOutcome:
-    """Return a counted profile with ncu's reason for not measuring."""
-    if not isinstance(report, ProfileReport):
-        return report
-    others = tuple(run for run in report.tools if run.tool != failed.tool)
-    return report.model_copy(update={"tools": (failed, *others)})
-
-
-def _gpu_named(name: str, otherwise: GpuSpec) -> GpuSpec:
+def _known_gpu(name: str) -> GpuSpec | None:
     try:
         return find_gpu(name)
     except KernelLspError:
-        return otherwise
+        return None
 
 
-def executor_kernels(
-    bound: BoundOperation,
-    counters: Sequence[LaunchCounters],
-    facts: Sequence[KernelFacts],
-    symbols: Mapping[str, str],
-    gpu: GpuSpec,
-) -> tuple[KernelProfile, ...]:
-    """Return one profile per launch, in order; `share` is of the launches' estimated time. Launches that only make what
-    a backward is given of its forward have none."""
-    counters, bound = counters[bound.n_launches_before :], bound.timed
-    steps = bound.launches
-    alone = (bound.model_copy(update={"steps": (step,)}) for step in steps)
-    estimates = [
-        estimate_operation(one, [counted], facts, symbols, gpu) for one, counted in zip(alone, counters, strict=True)
-    ]
-    total_us = sum(estimate.time_us for estimate in estimates) or 1.0
-    by_symbol = {fact.symbol: fact for fact in facts}
-    return tuple(
-        _kernel(bound, step, one, estimate, by_symbol.get(symbols.get(step.kernel, "")), gpu, total_us)
-        for step, one, estimate in zip(steps, counters, estimates, strict=True)
-    )
-
-
-def _kernel(
-    bound: BoundOperation,
-    step: BoundLaunch,
-    counters: LaunchCounters,
-    estimate: Estimate,
-    facts: KernelFacts | None,
-    gpu: GpuSpec,
-    total_us: float,
-) -> KernelProfile:
-    n_registers = facts.n_registers if facts is not None else DEFAULT_REGISTERS
-    shared_bytes = step.shared_bytes + (facts.shared_bytes if facts is not None else 0)
-    resident = occupancy(
-        gpu.architecture,
-        n_threads_per_block=step.n_threads_per_block,
-        n_registers=n_registers,
-        shared_bytes=shared_bytes,
-    )
-    at_once = resident.n_blocks * gpu.n_sms
-    limit: Literal["threads", "blocks", "registers", "shared memory"] = resident.limited_by
-    return KernelProfile(
-        kernel=step.kernel,
-        operation=bound.name,
-        share=estimate.time_us / total_us,
-        bound="compute" if estimate.bound == "library" else estimate.bound,
-        launch_line=step.line,
-        grid=step.grid,
-        block=step.block,
-        n_registers=n_registers,
-        spill_bytes=facts.spill_store_bytes + facts.spill_load_bytes if facts is not None else 0,
-        shared_bytes=shared_bytes,
-        occupancy=resident.fraction,
-        occupancy_limit=limit,
-        n_waves=step.n_blocks / at_once if at_once else 0.0,
-        compulsory_bytes=compulsory_bytes(bound, step),
-        lines=_lines(step.kernel, counters.lines),
-    )
-
-
-def _lines(kernel: str, counted: Sequence[LineCounters]) -> tuple[LineProfile, ...]:
-    total = sum(line.n_instructions for line in counted) or 1
-    return tuple(
-        LineProfile(
-            line=line.line,
-            kernel=kernel,
-            share=line.n_instructions / total,
-            n_instructions=line.n_instructions,
-            n_sectors=line.n_global_sectors,
-            n_sectors_needed=min(line.n_global_sectors, -(-line.n_global_bytes // SECTOR_BYTES)),
-            threads_per_request=line.threads_per_request,
-        )
-        for line in counted
-    )
+def _label(name: str) -> str:
+    """Return the short name of a GPU that we know, else the one that its driver gives."""
+    gpu = _known_gpu(name)
+    return name if gpu is None else gpu.name

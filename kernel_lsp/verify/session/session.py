@@ -169,7 +169,7 @@ class Session:
 
     @property
     def is_remote(self) -> bool:
-        """Check whether candidates run on another machine: tools and host code run on this one alone."""
+        """Check whether candidates run on another machine: host code runs on this one alone."""
         return self._device_name.is_remote
 
     async def capture(self, source: TargetSource, *, with_backward: bool, for_device: bool = False) -> Task:
@@ -233,6 +233,11 @@ class Session:
             if self.is_remote:
                 raise
             raise await self._no_gpu() from None
+
+    def new_remote_worker(self) -> RemoteWorker | None:
+        """Return an unstarted worker beside the session's GPU; None where that is this machine's."""
+        worker = self._gpus[0].new_worker() if self._gpus else None
+        return worker if isinstance(worker, RemoteWorker) else None
 
     async def timer(self, task: Task, device: GpuDevice) -> OperationTimer:
         """Return the timer of this task's candidates on the session's GPU; it ends with the session."""
@@ -389,6 +394,10 @@ class SessionGpu:
         if spare is not None:
             return spare
         return self._started.popleft() if self._started else self._make_worker()
+
+    def new_worker(self) -> GpuWorker:
+        """Return an unstarted worker for this GPU."""
+        return self._make_worker()
 
     async def close(self) -> None:
         """Close the unused workers."""

@@ -95,7 +95,7 @@ def handle_check(request: dict[str, Any]) -> dict[str, Any]:
     def checked() -> dict[str, Any]:
         return gpu_device.once_there_is_memory(device, lambda: _check(candidate, request), lambda: _let_go(device))
 
-    answer = _guarded(candidate, checked)
+    answer = guarded(candidate, checked)
     if answer["status"] == "ran" and not _is_small(request["operation"]):
         gpu_device.release_memory()  # which other processes may need: PyTorch is prepared meanwhile
     return answer
@@ -108,7 +108,7 @@ def handle_recheck(request: dict[str, Any]) -> dict[str, Any]:
     Answers ``{"status": "ran", "n_cases", "differs": [case]}``, or as `handle_check`.
     """
     candidate = loaded_candidate(request)
-    return _guarded(candidate, lambda: _recheck(candidate, request))
+    return guarded(candidate, lambda: _recheck(candidate, request))
 
 
 def handle_unload(request: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def warm_up(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": "warm"}
 
 
-def _guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def guarded(candidate: Candidate, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what the work returns, or its failure as an answer of `handle_check`."""
     try:
         with on_device(candidate.device), torch.no_grad():
             return work()

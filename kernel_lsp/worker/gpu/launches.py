@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ..files import read_tensor, torch_dtype
+from ..files import place_of, read_tensor, torch_dtype
 from ..shipped.cuda_runtime import POINTER, KernelLaunch, _check, driver
 from .run import function_of
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the request of the file that `arguments` names; returns the exit status."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     _open_device(int(request["device"]))
-    modules = [load_with_lines(Path(code).read_bytes()) for code in request["codes"]]
+    modules = [load_with_lines(Path(place_of(code)).read_bytes()) for code in request["codes"]]
     run = _Launches(modules, request["symbols"], request["operation"], request["inputs"])
     _check(driver().cuProfilerStart(), "cuProfilerStart")
     run()

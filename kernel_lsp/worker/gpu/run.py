@@ -94,10 +94,10 @@ class BoundRun:
         for tensor in operation["tensors"]:
             self._allocate(tensor)
         self.refill(inputs)
-        self._steps = [_step_of(step, candidate) for step in operation["steps"]]
+        self.steps = [_step_of(step, candidate) for step in operation["steps"]]
 
     def __call__(self) -> None:
-        for step in self._steps:
+        for step in self.steps:
             step(self)
 
     def fresh(self) -> BoundRun:

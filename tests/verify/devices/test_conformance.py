@@ -13,8 +13,10 @@ import pytest
 
 from kernel_lsp.core.verdict import Crashed, Mismatch, Rejected, TimedOut
 from kernel_lsp.process.tree import descendants
+from kernel_lsp.verify.cpu.cpu_device import CpuDevice
 from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, Device, LoadFailure
 from kernel_lsp.verify.gpu import gpu_kernel
+from kernel_lsp.verify.gpu.gpu_kernel import GpuKernel
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation
 from tests.verify.gpu.harness import LARGE, SMALL, NoClock
 
@@ -44,6 +46,19 @@ async def test_each_kernel_gets_its_outcome_and_the_next_one_is_unharmed(opened:
         found = await ran(device, tmp_path, "affine")
         assert isinstance(found, CaseRun)
         assert found.result.shapes["x"] == (LARGE,)
+
+
+async def test_a_gpu_times_each_launch(opened: Opened, tmp_path: Path) -> None:
+    """For profiles without a profiler; the executor estimates instead."""
+    async with opened(tmp_path) as device:
+        if isinstance(device, CpuDevice):
+            pytest.skip("it measures nothing")
+        for name, expected in (("affine", list), ("endless_loop", TimedOut)):
+            async with device.prepare(await build(name)) as kernel:
+                assert isinstance(kernel, GpuKernel)
+                found = await kernel.time_launches(given(tmp_path, name, LARGE))
+                assert isinstance(found, expected), (name, found)
+                assert not isinstance(found, list) or (len(found) == 1 and found[0] > 0)
 
 
 async def test_a_device_whose_processes_die_goes_on_with_others(opened: Opened, tmp_path: Path) -> None:

@@ -1,15 +1,24 @@
-"""`kernel-lsp profile --device ssh://`: the executor counts, and the report says where the tools would run."""
+"""`kernel-lsp profile --device ssh://`: the tools of that machine profile, else events time, and the report names its
+GPU."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
+from kernel_lsp.process.ray_cluster import RayCluster
+from kernel_lsp.process.remote import RemoteWorker
+from kernel_lsp.verify.profile.tool_machine import RemoteTools
 from tests.verify.gpu.harness import FAKE
 
-from .sshd import Sshd
+from .sshd import Sshd, script
 from .test_bad_input import TASK, command, on_path
 
+PROFILES = Path(__file__).parents[1] / "profiles"
+RECORDED = PROFILES / "recorded"
 KERNEL = """// kernel-lsp: 1
 // task: task.py::f
 // op: f(x: f32[N]) -> (out: f32[N])
@@ -19,19 +28,117 @@ __global__ void f(const float* __restrict__ x, float* __restrict__ out, int n) {
     if (i < n) out[i] = x[i] + 1.0f;
 }
 """
+VERSION = 'case "$1" in --version) echo "version 2025.3.1"; exit 0;; esac\n'
+NEEDS_ITS_PROGRAM = f"""for last; do :; done
+{sys.executable} - "$last" <<'P' || exit 1
+import json, os, sys
+request = json.load(open(sys.argv[1]))
+files = os.environ["KERNEL_LSP_FILES"]
+paths = [*request["codes"], *(entry["path"] for entry in request["inputs"])]
+sys.exit(any(not os.path.getsize(files + path) for path in paths))
+P
+"""
+"""Fails unless the program's request, code and inputs are where the worker's files are."""
+NCU = f"""#!/bin/sh
+{VERSION}case "$*" in
+  *--export*) {NEEDS_ITS_PROGRAM}while [ "$1" != --export ]; do shift; done
+    grep -aohE '[0-9a-f]+[.]cu' "$(dirname "$last")"/code-0 | head -1 > "$2" ;;
+  *raw*) [ -f "$2" ] && cat {RECORDED}/ncu_raw.csv ;;
+  *) sed "s#slow_transpose[.]cu#$(cat "$2")#" {RECORDED}/ncu_source.csv ;;
+esac
+"""
+"""Prints lines of the file that the code names, as the real one does."""
+SANITIZER = f"""#!/bin/sh
+{VERSION}{NEEDS_ITS_PROGRAM}while [ "$1" != --tool ]; do shift; done; tool=$2
+while [ "$1" != --save ]; do shift; done; cp {RECORDED}/$tool.xml "$2"; exit 86
+"""
+REFUSES = f"#!/bin/sh\n{VERSION}echo '==ERROR== ERR_NVGPUCTRPERM - no permission' >&2; exit 1\n"
 
 
-def test_the_executor_counts_and_the_tools_are_said_to_run_elsewhere(sshd: Sshd, tmp_path: Path) -> None:
-    """It was "needs a GPU", to somebody who had named one."""
+def profile(sshd: Sshd, folder: Path, name: str, kernel: str, **tools: str) -> dict[str, Any]:
+    """Return the profile of a kernel on a machine with these tools and a GPU that is made of Python."""
+    there = folder / "there"
+    there.mkdir()
+    for tool, text in tools.items():
+        script(there / tool.replace("_", "-"), text)
+    python = sshd.python(f'PATH={there}:$PATH exec {sys.executable} {FAKE} "$1"', name)
+    device = f"ssh://127.0.0.1:{sshd.port}{python}"
+    ran = command(folder, "profile", kernel, "--device", device, "--json", PATH=on_path(sshd, name))
+    assert ran.returncode == 0, ran.stderr
+    assert sshd.is_clean()
+    return dict(json.loads(ran.stdout))
+
+
+def runs(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {run["tool"]: run for run in report["tools"]}
+
+
+def test_events_time_the_launches_where_that_machine_has_no_profiler(sshd: Sshd, tmp_path: Path) -> None:
+    """The executor's estimate for this machine's target GPU stood there, to somebody who had named another GPU."""
     (tmp_path / "task.py").write_text(TASK)
     (tmp_path / "f.cu").write_text(KERNEL)
-    python = sshd.python(f'exec {sys.executable} {FAKE} "$1"', "profile")
-    device = f"ssh://127.0.0.1:{sshd.port}{python}"
-    ran = command(tmp_path, "profile", "f.cu", "--device", device, PATH=on_path(sshd, "profile"))
-    assert ran.returncode == 0, ran.stderr
-    assert "out[i] = x[i] + 1.0f;" in ran.stdout
-    assert "ncu: not asked (runs on this machine alone: profile on the one with the GPU)" in ran.stdout
-    assert sshd.is_clean()
+    report = profile(sshd, tmp_path, "events", "f.cu")
+    (kernel,) = report["kernels"]
+    assert (report["kind"], report["device"]) == ("events", "Fake GPU on 127.0.0.1")
+    assert kernel["time_us"] == report["time_us"] > 0
+    assert [line["line"] for line in kernel["lines"] if line["n_sectors"]] == [7]
+    found = runs(report)
+    assert found["CUDA events"]["status"] == "ran"
+    assert found["ncu"]["reason"] == "ncu is not installed on 127.0.0.1"
+    assert found["compute-sanitizer"]["status"] == "absent"
+
+
+def test_the_tools_of_that_machine_profile(sshd: Sshd, tmp_path: Path) -> None:
+    """Nsight Compute and the sanitizers print what they printed on an H200. They find the program's files there."""
+    for name in ("slow_transpose.cu", "slow_transpose.py"):
+        shutil.copy(PROFILES / name, tmp_path)
+    report = profile(sshd, tmp_path, "tools", "slow_transpose.cu", ncu=NCU, compute_sanitizer=SANITIZER)
+    assert (report["kind"], report["device"]) == ("measured", "H200 on 127.0.0.1")
+    assert [kernel["kernel"] for kernel in report["kernels"]] == ["scale<256>", "transpose_tiles"]
+    assert sum(kernel["time_us"] for kernel in report["kernels"]) == report["time_us"]
+    assert {line["line"]: line["stall"] for line in report["kernels"][0]["lines"]}[21] == "global memory"
+    found = runs(report)
+    assert (found["ncu"]["status"], found["ncu"]["version"]) == ("ran", "2025.3.1")
+    assert found["ncu"]["sandbox"] == "that of the GPU's worker"
+    assert found["compute-sanitizer racecheck"]["status"] == "ran"
+    assert {finding["source"] for finding in report["findings"]} >= {"compute-sanitizer"}
+    assert "CUDA events" not in found
+
+
+def test_a_profiler_without_permission_leaves_the_other_tools(sshd: Sshd, tmp_path: Path) -> None:
+    """Without counters, nothing but the executor's count was in the report: sanitizers ran nowhere."""
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "f.cu").write_text(KERNEL)
+    report = profile(sshd, tmp_path, "refused", "f.cu", ncu=REFUSES, compute_sanitizer=SANITIZER)
+    found = runs(report)
+    assert report["kind"] == "events"
+    assert "ERR_NVGPUCTRPERM" in found["ncu"]["reason"]
+    assert found["compute-sanitizer memcheck"]["status"] == "ran"
+    assert found["torch profiler"]["reason"] == "torch sees no such GPU"
+
+
+async def test_a_slot_of_a_cluster_runs_tools(ray_cluster: RayCluster, tmp_path: Path) -> None:
+    """Within that machine's sandbox: in the folder of its worker."""
+    (given := tmp_path / "given").write_text("read")
+    report = tmp_path / "tool" / "report"
+    async with RemoteWorker(ray_cluster.slot(0)) as worker:
+        tools = RemoteTools(worker, "(ray slot 0)")
+        shell, absent = await tools.find(("sh", "no-such-tool"))
+        assert (shell.place, absent.path) == ("(ray slot 0)", None)
+        assert shell.path is not None
+        text = f'cat "$KERNEL_LSP_FILES{given}"; echo words >&2; echo written > "$0"; exit 7'
+        ran = await tools.run(
+            [shell.path, "-c", text, report],
+            report.parent,
+            deadline_s=20.0,
+            files=[given],
+            report=report,
+            is_fetched=True,
+        )
+        slow = await tools.run([shell.path, "-c", "sleep 60"], report.parent, deadline_s=0.5)
+    assert (ran.process.returncode, ran.process.stdout, ran.process.stderr) == (7, b"read", b"words\n")
+    assert (ran.has_report, report.read_text()) == (True, "written\n")
+    assert slow.process.timed_out
 
 
 def test_a_machine_out_of_reach_is_named(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ class Driver:
 def _install(device: Device, n_devices: int) -> None:
     driver, cpu = Driver(device), torch.device("cpu")
     part("shipped.cuda_runtime")._driver = driver
-    part("gpu.run").on = part("gpu.check_commands").on = lambda index: cpu
+    for name in ("gpu.run", "gpu.check_commands", "gpu.launch_times"):
+        part(name).on = lambda index: cpu
     part("gpu.run").current_stream = lambda index: 0
     for name in ("gpu.check_commands", "gpu.run", "gpu.device"):
         part(name).on_device = lambda index: contextlib.nullcontext()
