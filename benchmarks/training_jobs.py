@@ -1,16 +1,17 @@
 """Write forty operations of training code as job folders of `kernel_variants.py`, to time their default texts.
 
-    python benchmarks/training_jobs.py OUT                                      # a folder per operation
+    python benchmarks/training_jobs.py OUT [--dtype bfloat16]                   # a folder per operation
     python benchmarks/kernel_variants.py render OUT --default-only              # CPU
     python benchmarks/kernel_variants.py bind OUT                               # CPU
     python benchmarks/kernel_variants.py time OUT --compile default --out F     # GPU
 
-Norms, losses, pools, convolutions and gates at sizes of vision and language models in f32, each with its gradients:
-what no row of the suite covers. They show where a default text loses to `torch.compile` before any search.
+Norms, losses, pools, convolutions and gates at sizes of vision and language models, each with its gradients: what no
+row of the suite covers. They show where a default text loses to `torch.compile` before any search.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+CAST_MODEL = "self.to(torch.{dtype})"
+CAST_INPUTS = "x.to(torch.{dtype}) if x.is_floating_point() else x for x in ({inputs},)"
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,14 @@ class Operation:
     body: str
     inputs: str
 
-    @property
-    def text(self) -> str:
-        """Return the file in KernelBench's form."""
-        init, body = (indent(code or "pass", " " * 8) for code in (self.init, self.body))
-        return TASK.format(init=init, arguments=self.arguments, body=body, inputs=self.inputs)
+    def text(self, dtype: str) -> str:
+        """Return the file in KernelBench's form, with parameters and floating inputs of a `dtype` of torch."""
+        init, inputs = self.init, self.inputs
+        if dtype != "float32":
+            init = f"{init}\n{CAST_MODEL.format(dtype=dtype)}".strip()
+            inputs = CAST_INPUTS.format(dtype=dtype, inputs=inputs)
+        init, body = (indent(code or "pass", " " * 8) for code in (init, self.body))
+        return TASK.format(init=init, arguments=self.arguments, body=body, inputs=inputs)
 
 
 OPERATIONS = {
@@ -317,19 +323,20 @@ return x * s[:, :, None, None]""",
 }
 
 
-def main(arguments: list[str]) -> int:
-    """Write the folders below the one given; return the exit status."""
-    if len(arguments) != 1:
-        print("usage: python benchmarks/training_jobs.py OUT", file=sys.stderr)
-        return 2
+def main() -> int:
+    """Write the folders below the one given."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    arguments = parser.parse_args()
     for name, operation in OPERATIONS.items():
-        folder = Path(arguments[0]) / name
+        folder = arguments.out / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "task.py").write_text(operation.text, encoding="utf-8")
+        (folder / "task.py").write_text(operation.text(arguments.dtype), encoding="utf-8")
         (folder / "BACKWARD").touch()
-    print(f"{len(OPERATIONS)} operations in {arguments[0]}")
+    print(f"{len(OPERATIONS)} operations in {arguments.out}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
