@@ -202,3 +202,70 @@ def test_a_branch_that_means_something_else_in_two_parts_stays(old: str, new: st
     findings = [each for each in cuda.check(KERNEL % BRANCH.replace(old, new)) if each.code == "KL202"]
     assert findings
     assert all(each.fixes == () for each in findings)
+
+
+LEFT = """    __shared__ float s[256]; int t = threadIdx.x;
+    int i = blockIdx.x * blockDim.x + t;
+    if (i >= n) return;
+    const float v = x[i];
+    s[t] = v * v;
+    __syncthreads();
+    for (int k = 128; k > 0; k >>= 1) {
+        if (t < k) s[t] += s[t + k];
+        __syncthreads();
+    }
+    if (t == 0) {
+        out[blockIdx.x] = s[0];
+    }"""
+KEPT = """    int i = blockIdx.x * blockDim.x + t;
+    const float v = i < n ? x[i] : 0;
+    if (i < n) {
+        s[t] = v * v;
+    }
+    __syncthreads();
+    for (int k = 128; k > 0; k >>= 1) {
+        if (i < n) {
+            if (t < k) s[t] += s[t + k];
+        }
+        __syncthreads();
+    }
+    if (i < n) {
+        if (t == 0) {
+            out[blockIdx.x] = s[0];
+        }
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "old_fixed", "new_fixed"),
+    [
+        ("", "", "", ""),
+        ("if (i >= n) return;", "if (i >= n || t > 99) { return; }", "i < n", "i < n && t <= 99"),
+        ("if (i >= n) return;", "float w = n;\n    if (w < i) return;", "i < n", "!(w < i)"),
+        ("const float v = x[i];", "const int v = t * 4;", "const float v = i < n ? x[i] : 0;", "const int v = t * 4;"),
+    ],
+)
+def test_threads_stay_for_the_barriers_behind_a_return(old: str, new: str, old_fixed: str, new_fixed: str) -> None:
+    text = KERNEL % LEFT.replace(old, new, 1)
+    (finding,) = (each for each in cuda.check(text) if each.code == "KL203")
+    done = apply_fix(text, finding.fixes[0])
+    assert KEPT.partition("\n")[2].replace(old_fixed, new_fixed) in done
+    assert not any(each.code in ("KL202", "KL203") for each in cuda.check(done))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("if (i >= n) return;", "if (x[i] > 0.0f) return;"),
+        ("if (i >= n) return;", "if (i >= n) { out[i] = 0.0f; return; }"),
+        ("s[t] = v * v;", "s[t] = v * v; ++i;"),
+        ("s[t] = v * v;", "s[t] = v * v; if (v > 9.0f) return;"),
+        ("const float v = x[i];", "auto v = x[i];"),
+        ("for (int k = 128; k > 0;", "for (int k = t; k > 0;"),
+        ("if (t < k) s[t] += s[t + k];", "if (s[0] < 0.0f) break;"),
+        ("    s[t] = v * v;", "#if FAST\\n    s[t] = v * v;\\n#endif".replace("\\n", "\n")),
+    ],
+)
+def test_a_return_that_cannot_become_guards_stays(old: str, new: str) -> None:
+    findings = [each for each in cuda.check(KERNEL % LEFT.replace(old, new)) if each.code == "KL203"]
+    assert all(each.fixes == () for each in findings)

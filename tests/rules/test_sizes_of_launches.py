@@ -319,6 +319,19 @@ def test_a_product_of_many_factors_takes_linear_time() -> None:
     assert time.process_time() - before < 2  # it took 4.5 s
 
 
+def test_an_index_beyond_a_launched_block_is_reported_once() -> None:
+    text = """
+__global__ void right(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float tile[256];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x + 1];
+}
+void run(const float* x, float* out) { right<<<1, 256>>>(x, out); }
+"""
+    assert [each.code for each in cuda.check(text) if each.code in ("KL218", "KL238")] == ["KL238"]
+
+
 def test_copies_of_vectors_to_their_elements_are_correct() -> None:
     assert not cuda.check(PACKED.replace("HOLE", "float4"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from time import monotonic
 
@@ -93,7 +94,17 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
     facts = FileFacts(tuple(functions), read_plan(file), attributed(text))
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(facts)]
-    return _shown(found, parsed)
+    return _shown(_reported_once(found), parsed)
+
+
+def _reported_once(found: list[RuleFinding]) -> list[RuleFinding]:
+    """Return the findings without KL218 where KL238 reports the same index for a launch, with the fixes."""
+    launched = {each.range for each in found if each.code == "KL238"}
+    if not launched:
+        return found
+    fixes = {each.range: each.fixes for each in found if each.code == "KL218"}
+    left = [each for each in found if each.code != "KL218" or each.range not in launched]
+    return [replace(each, fixes=fixes.get(each.range, ())) if each.code == "KL238" else each for each in left]
 
 
 Soon = Callable[[tuple[RuleFinding, ...]], None]

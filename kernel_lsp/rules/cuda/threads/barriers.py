@@ -13,6 +13,7 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.threads.keep_threads import keep_threads
 from kernel_lsp.rules.cuda.threads.split_branch import split_at
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uniform
 from kernel_lsp.rules.rule import Hit
@@ -113,7 +114,8 @@ def barrier_after_return(kernel: Function) -> Iterator[Hit]:
     for call in _meetings(kernel) if early else ():
         if call.start_byte > early[0].end_byte:
             is_reported = True
-            yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it")
+            fixes = keep_threads(kernel, early[0], call) if len(early) == 1 else ()
+            yield hit(file, call, "barrier after a divergent `return`: threads that left never reach it", *fixes)
             break
     if not is_reported:
         yield from islice(simulated_hits(kernel, "KL203"), 1)
