@@ -131,6 +131,9 @@ def plan(
     kernel: Annotated[Path, typer.Argument(help="A .cu file without a launch plan.")],
     write: Annotated[bool, typer.Option("--write", help="Insert the plan at the top of the file.")] = False,
     task: Annotated[str | None, typer.Option("--task", metavar="TARGET", help="What the kernel computes.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--kernel", metavar="NAME", help="Default: the task's, else the last launched.")
+    ] = None,
 ) -> None:
     """Draft a launch plan from a file's kernels and launches. A comment in it names what to complete.
 
@@ -138,7 +141,7 @@ def plan(
     """
     import kernel_lsp.cli.plan as command
 
-    raise typer.Exit(command.main(kernel, task, write))
+    raise typer.Exit(command.main(kernel, task, name, write))
 
 
 @app.command()

@@ -146,10 +146,9 @@ def _machine_code(request: GetMachineCode) -> Noun:
 
 
 def _drafted(request: DraftPlan) -> Noun:
-    from kernel_lsp.source.plan_draft import draft_plan
-    from kernel_lsp.source.plan_task import task_beside
+    from kernel_lsp.source.plan_task import drafted_plan
 
-    return PlanDraft(text=draft_plan(request.text, task_beside(request.file, request.text)))
+    return PlanDraft(text=drafted_plan(request.file, request.text, line=request.line + 1))
 
 
 def _reply(request: Request, result: Noun) -> Reply:

@@ -178,11 +178,12 @@ class GetMachineCode(_Set):
 
 
 class DraftPlan(_Request):
-    """A launch plan for a text without one. Result: `PlanDraft`."""
+    """A launch plan for a text without one, for the kernel at a 0-based line, if any. Result: `PlanDraft`."""
 
     method: Literal["draft_plan"] = "draft_plan"
     file: Path
     text: str
+    line: int = -1
 
 
 class GetReport(_InFolder):

@@ -33,11 +33,11 @@ NOTHING = "no plan drafted: the file has no kernel that writes to memory"
 TOP = TextRange(0, 0, 0, 0)
 
 
-async def write_plan(state: State, document: Document) -> None:
-    """Draft a plan and insert it at the top, unless the text has changed meanwhile."""
+async def write_plan(state: State, document: Document, line: int) -> None:
+    """Draft a plan for the kernel at a line and insert it at the top, unless the text has changed meanwhile."""
     serial = document.serial
     reply = await state.engines.of(file_of(document).parent).ask(
-        DraftPlan(id=new_id(), file=file_of(document), text=document.text)
+        DraftPlan(id=new_id(), file=file_of(document), text=document.text, line=line)
     )
     draft = PlanDraft.model_validate(reply.result).text if reply.result is not None else ""
     if not draft:
@@ -152,11 +152,11 @@ async def _profile(state: State, about: protocol.DocumentArguments) -> protocol.
     return protocol.JobStarted(job)
 
 
-async def _add_plan(state: State, about: protocol.DocumentArguments) -> None:
+async def _add_plan(state: State, about: protocol.PlanArguments) -> None:
     document = state.documents.named(about.uri)
     if document is None or document.language != "cuda":
         raise JsonRpcInvalidParams(message=f"no CUDA document {about.uri!r} is open")
-    state.spawn(write_plan(state, document))
+    state.spawn(write_plan(state, document, about.line))
 
 
 def _kernel(state: State, about: protocol.DocumentArguments) -> Document:

@@ -19,6 +19,7 @@ from kernel_lsp.source.kernel_indices import (
     kernel_bodies,
     root_of,
 )
+from kernel_lsp.source.plan_dims import TaskTensor, multiplied, parts_of_dims, spliced
 
 BLOCK = 256
 """Threads per block of a drafted launch for which the file states none."""
@@ -36,11 +37,11 @@ _TYPES = re.compile(r"(?:unsigned )?(?:float|double|int|char|bool|long long|__?h
 _HOST_NAME = re.compile(r"^(?:d|dev|g|gpu|device)_(?=\w)|(?<=\w)_(?:d|dev|gpu|device)$")
 
 
-def draft_plan(text: str, task: str = TASK) -> str:
+def draft_plan(text: str, task: str = TASK, kernel: str = "", tensors: Sequence[TaskTensor] = ()) -> str:
     """Return the lines of a plan, with a comment that names what a person completes. Empty without a kernel that
-    writes to memory."""
-    steps = _chosen(text)
-    return _Draft(text, task, steps).lines() if steps else ""
+    writes to memory. It is for `kernel`, by default the last launched one; `tensors` are what the task takes."""
+    steps = _chosen(text, kernel)
+    return _Draft(text, task, steps, tensors).lines() if steps else ""
 
 
 def assumed_arguments(text: str) -> dict[str, tuple[str, ...]]:
@@ -79,18 +80,20 @@ class _Step:
         return {root_of(a) for p, a in self.pairs if p.is_pointer and self.writes(p) is written}
 
 
-def _chosen(text: str) -> list[_Step]:
-    """Return the last launched kernel that writes, after those of the same function whose results it reads. Without
-    a launch, the last kernel that writes."""
+def _chosen(text: str, kernel: str) -> list[_Step]:
+    """Return the last launch of a kernel that writes, after those of the same function whose results it reads. Without
+    a launch, the last kernel that writes. `kernel` restricts both to one name."""
     signatures, bodies, assumed = kernel_signatures(text), kernel_bodies(text), assumed_arguments(text)
     launched = (_step(signatures, bodies, assumed, launch) for launch in host_launches(text))
     steps = [step for step in launched if step is not None and step.roots(written=True)]
-    if not steps:
+    ends = [i for i, step in enumerate(steps) if kernel in ("", step.signature.name, _short(step.signature.name))]
+    if not ends:
         alone = (_Step(s, None, assumed.get(_short(s.name), ()), bodies.get(s.name, KernelBody())) for s in signatures)
-        return [step for step in alone if step.roots(written=True)][-1:]
-    last = steps[-1]
+        named = (step for step in alone if kernel in ("", step.signature.name, _short(step.signature.name)))
+        return [step for step in named if step.roots(written=True)][-1:]
+    last = steps[ends[-1]]
     chosen, needed = [last], last.roots(written=False)
-    for step in reversed(steps[:-1]):
+    for step in reversed(steps[: ends[-1]]):
         assert step.launch is not None
         assert last.launch is not None
         if last.launch.before.startswith(step.launch.before) and step.roots(written=True) & needed:
@@ -143,6 +146,7 @@ class _Draft:
     text: str
     task: str
     steps: list[_Step]
+    task_tensors: Sequence[TaskTensor] = ()
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, list[str]] = field(default_factory=dict)
@@ -158,7 +162,8 @@ class _Draft:
             self._add_tensors(step)
         inputs, results, scratch = self._roles()
         self._complete_shapes(inputs, (*results, *scratch))
-        launches = [self._launch(step) for step in self.steps]
+        parts = self._fitted(inputs)
+        launches = [multiplied(self._launch(step), parts) for step in self.steps]
         body = [*(f"// scratch: {self._declared(each)}" for each in scratch), *self._fills(), *launches]
         body += [each for step in self.steps for each in _warnings(step)]
         dims = {name for each in inputs for name in self.shapes[each] if name.isidentifier()}
@@ -254,6 +259,14 @@ class _Draft:
             if root not in self.shapes:
                 self.shapes[root] = largest or [next(iter(self.names.values()), "1")]
                 self.open.append(f"the shape of {self.tensors[root]}")
+
+    def _fitted(self, inputs: Sequence[str]) -> dict[str, list[str]]:
+        """Give the tensors the task's dims. Return these by the drafted dim that they replace."""
+        drafted = [(self.tensors[root], self.shapes[root]) for root in inputs]
+        taken = {*self.names.values(), *self.tensors.values(), *self.scalars, *RESERVED}
+        parts = parts_of_dims(drafted, self.task_tensors, taken)
+        self.shapes = {root: spliced(shape, parts) for root, shape in self.shapes.items()}
+        return parts
 
     def _roles(self) -> tuple[list[str], list[str], list[str]]:
         """Return the inputs, the results, and what one step writes for a later one."""

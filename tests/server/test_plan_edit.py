@@ -17,8 +17,8 @@ TEXT = """__global__ void fill(float* out, int n) {
 """
 
 
-async def offered(folder: Path, text: str) -> tuple[list[str], list[Any]]:
-    """Return the titles of the actions in the first line, and the edits that *Add a launch plan* makes."""
+async def offered(folder: Path, text: str, line: int = 0) -> tuple[list[str], list[Any]]:
+    """Return the titles of the actions in a line, and the edits that *Add a launch plan* makes."""
     (folder / ".kernel-lsp").mkdir()
     edits: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -28,14 +28,16 @@ async def offered(folder: Path, text: str) -> tuple[list[str], list[Any]]:
 
     async with initialized(folder, VSCODE, answers={"workspace/applyEdit": apply}) as editor:
         uri = editor.open(folder / "fill.cu", text)
-        start = {"line": 0, "character": 0}
+        start = {"line": line, "character": 0}
         about = {"textDocument": {"uri": uri}, "range": {"start": start, "end": start}, "context": {"diagnostics": []}}
         titles: list[str] = []
         while "Check now" not in titles:  # until the text is analysed
-            titles = [action["title"] for action in await editor.ask("textDocument/codeAction", about)]
+            actions = await editor.ask("textDocument/codeAction", about)
+            titles = [action["title"] for action in actions]
         if "Add a launch plan" not in titles:
             return titles, []
-        await editor.command("addPlan", uri=uri)
+        (added,) = (each["command"] for each in actions if each["title"] == "Add a launch plan")
+        await editor.ask("workspace/executeCommand", {key: added[key] for key in ("command", "arguments")})
         async with asyncio.timeout(60):
             return titles, [await edits.get()]
 
@@ -55,3 +57,12 @@ async def test_a_file_with_a_plan_is_not_offered_another(tmp_path: Path) -> None
     titles, _ = await offered(tmp_path, plan + TEXT)
     assert "Check now" in titles
     assert "Add a launch plan" not in titles
+
+
+async def test_the_plan_is_for_the_kernel_at_the_cursor(tmp_path: Path) -> None:
+    text = TEXT + TEXT.replace("fill", "clear")
+    for line, kernel in ((1, "fill"), (5, "clear")):
+        folder = tmp_path / kernel
+        folder.mkdir()
+        _, (edit,) = await offered(folder, text, line)
+        assert f"// launch: {kernel}<<<" in edit["documentChanges"][0]["edits"][0]["newText"]

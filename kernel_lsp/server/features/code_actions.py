@@ -78,7 +78,7 @@ class CodeActions:
 
     def _refactorings(self, first: int, last: int) -> Iterator[types.CodeAction]:
         if self._document.language == "cuda":
-            yield from self._kernel_actions()
+            yield from self._kernel_actions(first)
             return
         target = self._analysis.target_at(first)
         if target is not None:
@@ -96,7 +96,7 @@ class CodeActions:
                         f"Revert to PyTorch in all files: {name}", REWRITE_KIND, "revertEverywhere", about
                     )
 
-    def _kernel_actions(self) -> Iterator[types.CodeAction]:
+    def _kernel_actions(self, line: int) -> Iterator[types.CodeAction]:
         if self._analysis.has_plan and self._document.path is not None:
             about = {"uri": self._document.uri}
             yield self._command("Check now", REWRITE_KIND, "check", about)
@@ -105,7 +105,7 @@ class CodeActions:
             yield self._command("Profile", REWRITE_KIND, "profile", about)
         elif self._analysis.kernels and self._document.path is not None:
             about = {"uri": self._document.uri}
-            yield self._command("Add a launch plan", QUICK_FIX, "addPlan", about)
+            yield self._command("Add a launch plan", QUICK_FIX, "addPlan", {**about, "line": line})
             yield self._command("Check now", REWRITE_KIND, "check", about)
         file, separator, symbol = self._analysis.task.partition("::")
         if separator and self._document.path is not None:

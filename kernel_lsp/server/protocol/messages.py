@@ -191,6 +191,15 @@ class DocumentArguments:
 
 
 @attrs.frozen
+class PlanArguments:
+    """Argument of `addPlan`: a kernel file, and a 0-based line of the kernel to plan, by default the last launched
+    one."""
+
+    uri: str
+    line: int = -1
+
+
+@attrs.frozen
 class MachineCodeParams:
     """Function at a 0-based line of an open kernel file. `architecture` is one such as ``sm_90``; by default that of
     the target GPU."""
@@ -409,7 +418,7 @@ COMMANDS = (
     Command("kernelLsp.measure", DocumentArguments, JobStarted, "Check a kernel file, and run and time it on the GPU."),
     Command(
         "kernelLsp.addPlan",
-        DocumentArguments,
+        PlanArguments,
         None,
         "Write a launch plan at the top of a kernel file, from its kernels and its launches, as one edit.",
     ),
