@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from kernel_lsp import __version__
+from kernel_lsp.cli.groups import archive_app, judge_app
+from kernel_lsp.cli.options import TARGET_HELP, Device, Json, Python, TargetGpu
 
 app = typer.Typer(
     name="kernel-lsp",
@@ -16,20 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # importing rich for help alone costs a third of the start-up
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-TARGET_HELP = (
-    "file.py::symbol (function, nn.Module or Class.method), a KernelBench file, or a robust-kbench task folder."
-)
-
-Device = Annotated[
-    str,
-    typer.Option(
-        help="auto, cpu (the PTX executor), cuda, cuda:N, cuda:all, ssh://[USER@]HOST[:PORT], ray or ray://HOST:PORT."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr.")]
-Python = Annotated[Path | None, typer.Option(help="Python interpreter with your torch. Default: the active one.")]
-TargetGpu = Annotated[str | None, typer.Option("--gpu", help="Target GPU of estimates, e.g. H200, L40S, L4.")]
 
 
 @app.command()
@@ -419,58 +407,33 @@ def train(
     ] = None,
     order: Annotated[str, typer.Option(metavar="cost_model|policy", help="Model that searches use.")] = "policy",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
+    live: Annotated[
+        list[str] | None,
+        typer.Option("--live", metavar="TARGET", help="Also train on this task's rewards on --device; repeatable."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of live episodes.")] = 8,
+    deadline: Annotated[float, typer.Option(min=1.0, metavar="S", help="Seconds for live rewards.")] = 600.0,
+    journal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Live results, which a repeated command reads.")
+    ] = None,
+    device: Device = "auto",
+    gpu: TargetGpu = None,
+    python: Python = None,
 ) -> None:
     """Learn an order of the generator's schedules from measured times: searches try promising ones first.
 
-    Exit status: 0 written, 2 there is too little to learn from.
+    With --live the policy goes on with rewards of a device: measured times, on the CPU estimates. Without a table it
+    begins with the installed models. Exit status: 0 written, 2 there is too little to learn from, or no device.
     """
     import kernel_lsp.cli.train as command
 
-    raise typer.Exit(command.main(tables or (), workspaces or (), out, order, seed))
+    overrides = {"device": device, "target_gpu": gpu, "python": python}
+    request = command.LiveRequest(tuple(live or ()), rounds, deadline, journal, overrides)
+    raise typer.Exit(command.main(tables or (), workspaces or (), out, order, seed, request))
 
 
-judge_app = typer.Typer(help="Judges: models that order and filter what goes to the GPU.", no_args_is_help=True)
 app.add_typer(judge_app, name="judge")
-
-
-@judge_app.command("calibrate")
-def judge_calibrate(
-    corpus: Annotated[Path, typer.Argument(help="A folder of .cu files with `task:` lines.")],
-    model: Annotated[list[str] | None, typer.Option("--model", metavar="MODEL", help="Who judges.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, metavar="USD", help="The most that judging may cost.")] = None,
-    record: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the replies, for --replay.")] = None,
-    replay: Annotated[Path | None, typer.Option(metavar="FILE", help="Recorded replies answer.")] = None,
-    device: Device = "auto",
-    python: Python = None,
-    as_json: Json = False,
-) -> None:
-    """Calibrate judges, blind, on kernels that the whole pipeline labels; print and store their scores.
-
-    Exit status: 0 it was measured, 2 it could not be.
-    """
-    import kernel_lsp.cli.judge as command
-
-    overrides = {"models": tuple(model) if model else None, "budget_usd": budget, "device": device, "python": python}
-    raise typer.Exit(command.main(corpus, overrides, as_json, record, replay))
-
-
-archive_app = typer.Typer(help="Archives of runs.", no_args_is_help=True)
 app.add_typer(archive_app, name="archive")
-
-
-@archive_app.command("merge")
-def archive_merge(
-    sources: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Workspaces with runs.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Workspace of the merged archive.")],
-    as_json: Json = False,
-) -> None:
-    """Merge the runs of several people or machines into one archive, which notes where each comes from.
-
-    Exit status: 0 merged, 2 it could not be.
-    """
-    import kernel_lsp.cli.archive as command
-
-    raise typer.Exit(command.main(sources, out, as_json))
 
 
 @app.command()

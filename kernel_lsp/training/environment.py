@@ -215,9 +215,11 @@ class CandidateVerifier(Protocol):
 class LiveBackend:
     """Verifies and measures actions on the session's devices. Every reward comes from `Verifier.verify`."""
 
-    def __init__(self, tasks: Sequence[LiveTask], depth: Literal["screen", "full"] = "full") -> None:
-        """`depth` is that of the verdicts: only ``full`` is verified."""
+    def __init__(self, tasks: Sequence[LiveTask], depth: Literal["rank", "screen", "full"] = "full") -> None:
+        """`depth` is that of the verdicts: only ``full`` is verified. Raises UserError for two tasks of one name."""
         self._tasks = {each.task.name: each for each in tasks}
+        if len(self._tasks) < len(tasks):
+            raise UserError("two live tasks have the same name", next_step="rename one: task.model_copy(update=...)")
         self._depth = depth
 
     @property

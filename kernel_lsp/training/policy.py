@@ -97,6 +97,7 @@ class Adam:
 
 
 Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int64]
 
 N_COMPONENTS = 24
 """Principal components of the features that the networks see: fewer tasks than features would fit any order."""
@@ -146,7 +147,8 @@ class Pool:
     x: Array
     exists: Mask
     log_times: Array
-    """Logarithm of time over the default's; 0 where padded. The default is candidate 0."""
+    """Logarithm of time over the default's; 0 where padded, infinity where not measured yet. The default is candidate
+    0."""
     near: Array
     priors: Array
 
@@ -169,7 +171,7 @@ class Pool:
             pool.priors[place, :size] = prior - prior[0]
         return pool
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Pool:
+    def take(self, rows: Indices) -> Pool:
         """Return the pool of these tasks, in this order."""
         return Pool(self.x[rows], self.exists[rows], self.log_times[rows], self.near[rows], self.priors[rows])
 
@@ -191,11 +193,11 @@ def neighbourhood(x: Array) -> Array:
 def history_features(pool: Pool, measured: Mask, left: float) -> Array:
     """Return for each candidate: the share of the budget that is left, the best logarithm of time so far, the mean over
     measured neighbours, their weight, the product of both, the predicted time, and the corrected prediction."""
-    weights = pool.near * measured[:, None, :]
+    weights, times = pool.near * measured[:, None, :], np.where(measured, pool.log_times, 0.0)
     total = weights.sum(axis=2)
-    mean = (weights * pool.log_times[:, None, :]).sum(axis=2) / (total + 0.1)
+    mean = (weights * times[:, None, :]).sum(axis=2) / (total + 0.1)
     best = np.where(measured, pool.log_times, np.inf).min(axis=1)
-    missed = (weights * (pool.log_times - pool.priors)[:, None, :]).sum(axis=2) / (total + TRUST)
+    missed = (weights * (times - pool.priors)[:, None, :]).sum(axis=2) / (total + TRUST)
     shape = pool.exists.shape
     columns = [np.full(shape, left), np.broadcast_to(best[:, None], shape), mean, np.minimum(total, 2.0), mean * total]
     columns += [pool.priors, pool.priors + missed]
@@ -233,7 +235,7 @@ class Policy:
         slopes = MAX_CORRECTION * (1.0 - np.tanh(self.network(inputs)) ** 2)
         return self.network.gradients(inputs, of_scores * slopes)
 
-    def order(self, pool: Pool, n_picks: int) -> npt.NDArray[np.int64]:
+    def order(self, pool: Pool, n_picks: int) -> Indices:
         """Return the greedy order of candidates, the default first: each pick sees the times of those before."""
         measured = np.zeros(pool.exists.shape, dtype=bool)
         measured[:, 0] = True
@@ -245,7 +247,7 @@ class Policy:
             picked.append(choice)
         return np.stack(picked, axis=1)
 
-    def order_at_once(self, pool: Pool) -> npt.NDArray[np.int64]:
+    def order_at_once(self, pool: Pool) -> Indices:
         """Return the order of candidates by the scores before anything but the default was measured, the default
         first: the picks of one generation, which is measured together."""
         measured = np.zeros(pool.exists.shape, dtype=bool)

@@ -3,17 +3,20 @@
 
 Three switches: single-turn warm-up (episodes of one pick first), rejection fine-tuning (imitate the best of several
 episodes per task) and critic pretraining (fit the critic to returns before it steers the policy).
+
+With `advantages="group"` an episode is compared with the others of its task instead of with a critic, as in GRPO
+(arXiv 2402.03300).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from kernel_lsp.training.policy import Adam, Array, Critic, Mask, Policy, Pool
+from kernel_lsp.training.policy import Adam, Array, Critic, Indices, Mask, Policy, Pool
 
 SHARE_GOAL = 0.95
 """Share of the best known time that an episode must reach to be imitated."""
@@ -40,6 +43,7 @@ class PpoSettings:
     clip: float = 0.2
     entropy: float = 0.01
     seed: int = 0
+    advantages: Literal["critic", "group"] = "critic"
 
 
 @dataclass
@@ -53,19 +57,30 @@ class Batch:
     returns: Array
     shares: Array
     """Share of the best known time at the end of the step's episode."""
+    groups: Indices
+    """Equal for the same step of the episodes of one task."""
 
     def take(self, rows: Mask) -> Batch:
         return Batch(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
+Picks = tuple[Indices, Indices]
+"""Tasks of the pool, and a candidate of each."""
+Measure = Callable[[Picks], Awaitable[None]]
+"""Measures those of the picks that have no time yet, and enters their times into the pool."""
+Episodes = Generator[Picks, None, Batch]
+"""Yields the picks of each step, whose times are then looked up in the pool."""
+
+
 class Trainer:
     """Trains one policy on the pool of the training tasks."""
 
-    def __init__(self, pool: Pool, settings: PpoSettings) -> None:
+    def __init__(self, pool: Pool, settings: PpoSettings, policy: Policy | None = None) -> None:
+        """`policy` is trained further, in place; a new one by default."""
         self._pool, self._settings = pool, settings
         self._draw = np.random.default_rng(settings.seed)
         n_components = pool.x.shape[2]
-        self.policy = Policy.new(n_components, self._draw)
+        self.policy = policy or Policy.new(n_components, self._draw)
         self.critic = Critic(n_components, self._draw)
         self._of_policy = Adam(self.policy.network, settings.rate, settings.decay)
         self._of_critic = Adam(self.critic.network, settings.rate, settings.decay)
@@ -89,15 +104,38 @@ class Trainer:
             self._iterate(settings.n_picks)
         return self.policy
 
+    async def iterate_live(self, measure: Measure) -> None:
+        """Sample episodes whose picks are measured meanwhile, and update the policy. An error of `measure` leaves the
+        policy as it was."""
+        episodes = self._episodes(self._settings.n_picks, self._settings.n_episodes)
+        try:
+            while True:
+                await measure(next(episodes))
+        except StopIteration as ended:
+            self._update(ended.value)
+
+    def iterate(self) -> None:
+        """Sample episodes of measured candidates, and update the policy."""
+        self._iterate(self._settings.n_picks)
+
     def _iterate(self, n_picks: int) -> None:
-        batch = self.sample(n_picks, self._settings.n_episodes)
+        self._update(self.sample(n_picks, self._settings.n_episodes))
+
+    def _update(self, batch: Batch) -> None:
         self.curve.append(float(batch.shares.mean()))
-        values = self.critic.network(Critic.inputs(batch.inputs, batch.open))
-        advantages = batch.returns - values
+        advantages = batch.returns - self._baselines(batch)
         advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         for _ in range(self._settings.n_epochs):
             self._of_policy.step(self._policy_gradients(batch, advantages))
-            self._critic_step(batch)
+            if self._settings.advantages == "critic":
+                self._critic_step(batch)
+
+    def _baselines(self, batch: Batch) -> Array:
+        """Return what each step is compared with: the critic's prediction, or the mean of its group."""
+        if self._settings.advantages == "critic":
+            return self.critic.network(Critic.inputs(batch.inputs, batch.open))
+        means: Array = np.bincount(batch.groups, batch.returns) / np.maximum(1, np.bincount(batch.groups))
+        return means[batch.groups]
 
     def _finetune(self) -> None:
         """Imitate the picks of the episodes that reach the goal, weighted by what each pick and those after it gained;
@@ -147,13 +185,24 @@ class Trainer:
 
     def sample(self, n_picks: int, n_episodes: int) -> Batch:
         """Return the steps of `n_episodes` sampled episodes of every task."""
-        pool = self._pool.take(np.repeat(np.arange(len(self._pool.x)), n_episodes))
+        episodes = self._episodes(n_picks, n_episodes)
+        try:
+            while True:
+                next(episodes)
+        except StopIteration as ended:
+            batch: Batch = ended.value
+            return batch
+
+    def _episodes(self, n_picks: int, n_episodes: int) -> Episodes:
+        """Sample `n_episodes` episodes of every task. A step's gain is of the share of the best time that is known at
+        the end, when all picks have theirs."""
+        tasks = np.repeat(np.arange(len(self._pool.x)), n_episodes)
+        pool = self._pool.take(tasks)
         rows = np.arange(len(pool.x))
         measured = np.zeros(pool.exists.shape, dtype=bool)
         measured[:, 0] = True
-        share = np.exp(pool.best)  # the default's share of the best known: its time is 1
         steps: list[tuple[Any, ...]] = []
-        gains: list[Array] = []
+        found = [np.zeros(len(rows))]  # the default's time is 1
         for step in range(n_picks):
             inputs = self.policy.inputs(pool, measured, (n_picks - step) / n_picks)
             open_ = pool.exists & ~measured
@@ -162,18 +211,21 @@ class Trainer:
             picks = (logarithms + noise).argmax(axis=1)
             goes_on = open_.any(axis=1)
             steps.append((inputs, open_, picks, logarithms[rows, picks], goes_on))
+            yield tasks[goes_on], picks[goes_on]
+            pool.log_times[rows, picks] = self._pool.log_times[tasks, picks]
             measured[rows[goes_on], picks[goes_on]] = True
-            reached = np.exp(pool.best - np.where(measured, pool.log_times, np.inf).min(axis=1))
-            gains.append(reached - share)
-            share = reached
-        returns = np.cumsum(gains[::-1], axis=0)[::-1]
-        return _joined(steps, returns, share)
+            found.append(np.where(measured, pool.log_times, np.inf).min(axis=1))
+        best = self._pool.best[tasks]
+        shares = np.exp(best - np.stack(found))
+        returns = np.cumsum(np.diff(shares, axis=0)[::-1], axis=0)[::-1]
+        return _joined(steps, returns, shares[-1], tasks)
 
 
-def _joined(steps: Sequence[tuple[Any, ...]], returns: Array, share: Array) -> Batch:
+def _joined(steps: Sequence[tuple[Any, ...]], returns: Array, share: Array, tasks: Indices) -> Batch:
     inputs, open_, picks, logarithms, goes_on = (np.concatenate(each) for each in zip(*steps, strict=True))
     shares = np.tile(share, len(steps))
-    return Batch(inputs, open_, picks, logarithms, returns.ravel(), shares).take(goes_on)
+    groups = (np.arange(len(steps))[:, None] * (tasks.max(initial=0) + 1) + tasks).ravel()
+    return Batch(inputs, open_, picks, logarithms, returns.ravel(), shares, groups).take(goes_on)
 
 
 def _one_hot(picks: Array, n: int) -> Array:

@@ -196,11 +196,19 @@ def train_models(
     tasks: Sequence[TimedTask], *, settings: PpoSettings | None, order: Order = "policy", seed: int = 0
 ) -> Models:
     """Train both models on these tasks."""
+    return trained(tasks, settings=settings, order=order, seed=seed)[0]
+
+
+def trained(
+    tasks: Sequence[TimedTask], *, settings: PpoSettings | None, order: Order = "policy", seed: int = 0
+) -> tuple[Models, Trainer]:
+    """Train both models on these tasks, and return them with the policy's trainer, which can go on."""
     fitted = Fitted.on(tasks, seed)
-    policy = Trainer(fitted.pool, settings or PpoSettings(seed=seed)).train()
+    trainer = Trainer(fitted.pool, settings or PpoSettings(seed=seed))
+    policy = trainer.train()
     n_schedules = sum(len(task.correct) for task in tasks)
     about = {"n_tasks": len(tasks), "n_schedules": n_schedules, "seed": seed}
-    return Models(fitted.names, fitted.cost_model, fitted.projection, policy, order, about)
+    return Models(fitted.names, fitted.cost_model, fitted.projection, policy, order, about), trainer
 
 
 @dataclass
@@ -284,10 +292,10 @@ class ScheduleRanker:
     def order(self, candidates: Sequence[RealizedLike], measured: Sequence[Timed] = ()) -> list[int]:
         """Return the places of the candidates, the most promising first. Those that do not cover the captured sizes are
         last. `measured` are schedules with their times, of which the policy makes use."""
-        rows = {place: row for place, each in enumerate(candidates) if (row := self._row(each)) is not None}
+        rows = {place: row for place, each in enumerate(candidates) if (row := self.row(each)) is not None}
         if not rows:
             return list(range(len(candidates)))
-        known = [(row, time_us) for each, time_us in measured if (row := self._row(each)) is not None]
+        known = [(row, time_us) for each, time_us in measured if (row := self.row(each)) is not None]
         scores = self._scores(np.stack(list(rows.values())), known)
         ranked = [place for _, place in sorted(zip(scores, rows, strict=True))]
         return [*ranked, *(place for place in range(len(candidates)) if place not in rows)]
@@ -297,13 +305,13 @@ class ScheduleRanker:
         return [place for place in self.order(candidates, measured) if not self._is_hopeless(candidates[place])]
 
     def _is_hopeless(self, schedule: RealizedLike) -> bool:
-        row = self._row(schedule)
+        row = self.row(schedule)
         if row is None:
             return False
         cost, of_default = self._models.cost_model(np.stack([row, self._vector(self._of_default)])).tolist()
         return bool(cost - of_default > np.log(MAX_COST))
 
-    def _row(self, schedule: RealizedLike) -> Array | None:
+    def row(self, schedule: RealizedLike) -> Array | None:
         """Return the features; None where the contract excludes the captured sizes."""
         try:
             of_schedule = schedule_features(schedule, self._task)

@@ -138,13 +138,13 @@ def test_postponed_schedules_are_proposed_later() -> None:
 
 
 def test_the_command_trains_from_a_table(tmp_path: Path) -> None:
-    from kernel_lsp.cli.train import main
+    from kernel_lsp.cli.train import LiveRequest, main
     from tests.training.tables import made_up_table
 
     made_up_table(6).write(tmp_path / "table.json")
-    assert main([tmp_path / "table.json"], [], tmp_path / "models.json", "cost_model", 0) == 0
+    assert main([tmp_path / "table.json"], [], tmp_path / "models.json", "cost_model", 0, LiveRequest()) == 0
     assert (tmp_path / "models.json").stat().st_size > 1000
-    assert main([tmp_path / "missing.json"], [], tmp_path / "models.json", "cost_model", 0) == 2
+    assert main([tmp_path / "missing.json"], [], tmp_path / "models.json", "cost_model", 0, LiveRequest()) == 2
     made_up_table(2).write(tmp_path / "table.json")
-    assert main([tmp_path / "table.json"], [], tmp_path / "other.json", "cost_model", 0) == 2
+    assert main([tmp_path / "table.json"], [], tmp_path / "other.json", "cost_model", 0, LiveRequest()) == 2
     assert not (tmp_path / "other.json").exists()
