@@ -385,6 +385,13 @@ def function(parameters: str, *lines: str) -> str:
             ("if image.shape != target.shape:", "    raise TypeError", "return unknown(image, target)"),
             "image=f32[1024, 4096]; target=f32[1024, 4096]",
         ),
+        (
+            "a, b",
+            ("if len(a.shape) < 3 or a.shape[-3] != 3:", "    raise ValueError", "return unknown(a, b)"),
+            "a=f32[3, 512, 1024]; b=f32[1024, 4096]",
+        ),
+        ("x", ("assert x.ndim == 4 and x.size(1) == 2", "return unknown(x)"), "x=f32[8, 2, 56, 56]"),
+        ("x", ("if not (x.dim() in (3, 4)):", "    raise ValueError", "return unknown(x)"), "x=f32[8, 64, 56, 56]"),
         ("p, q", ("return torch.cdist(p, q).min(2)[0]",), "p=f32[1024, 4096]; q=f32[1024, 4096]"),
         ("t, dim", ("return t[:, None] * torch.arange(dim // 2)[None]",), "t=f32[4096]; dim=1024"),
         ("x, axis", ("return x.softmax(axis)",), "x=f32[1024, 4096]; axis=-1"),

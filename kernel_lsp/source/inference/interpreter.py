@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kernel_lsp.source.inference.arithmetic import arithmetic, converted
-from kernel_lsp.source.inference.arrays import Array, Dim, Elements, join, same_shape
+from kernel_lsp.source.inference.arrays import Array, Dim, Elements
 from kernel_lsp.source.inference.operations import (
     CREATORS,
     KEEPING_LAYERS,
@@ -23,6 +23,7 @@ from kernel_lsp.source.inference.operations import (
     known_keywords,
     matmul,
 )
+from kernel_lsp.source.inference.requirements import Rank, raises, require
 from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
 from kernel_lsp.source.inference.views import Unbound, indexed
 from kernel_lsp.source.python_file import FunctionNode, PythonFile, parameter_names
@@ -144,7 +145,9 @@ class Interpreter:
             case ast.Expr(value=value):
                 self.value(value, scope)
             case ast.Assert(test=test):
-                self._assert(test, scope)
+                require(test, lambda node: self.value(node, scope))
+            case ast.If(test=test, body=body, orelse=orelse) if raises(body, orelse):
+                require(test, lambda node: self.value(node, scope), holds=False)
             case ast.If(test=test, body=body, orelse=orelse):
                 self._if(self.value(test, scope), body, orelse, scope)
             case ast.For(target=target, iter=iterable, body=body):
@@ -165,16 +168,6 @@ class Interpreter:
                 results.append(returned)
         if len(results) > 1 or (results and not orelse and isinstance(results[0].value, Array)):
             raise results[0]
-
-    def _assert(self, test: ast.expr, scope: Scope) -> None:
-        match test:
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                sides = [self.value(left, scope), self.value(right, scope)]
-                dims = [side for side in sides if isinstance(side, Dim)]
-                if len(dims) > 1:
-                    join(*dims)
-                for dim in dims:
-                    dim.give(next((side for side in sides if type(side) is int), None))
 
     def _assign(self, target: ast.expr, value: object, scope: Scope) -> None:
         match target:
@@ -279,6 +272,8 @@ class Interpreter:
         if isinstance(owner, Array):
             if name == "shape":
                 return Shape(owner)
+            if name == "ndim":
+                return Rank(owner)
             if name in ("T", "mT"):
                 if name == "T":
                     owner.set_rank(2)
@@ -388,6 +383,8 @@ class Interpreter:
         match name, positional:
             case "size", []:
                 return Shape(array)
+            case "dim" | "ndimension", []:
+                return Rank(array)
             case "size", [int() as axis]:
                 return array.at(axis) or UNKNOWN
             case "t", []:
@@ -400,6 +397,8 @@ class Interpreter:
     def _library(self, name: str, positional: Sequence[object], keywords: Mapping[str, object]) -> object:
         if name in ("ModuleList", "ParameterList", "list", "tuple", "reversed"):
             return positional[0] if positional else []
+        if name == "len" and len(positional) == 1 and isinstance(positional[0], Shape):
+            return Rank(positional[0].array)
         lists = [each for each in positional if isinstance(each, list)]
         if name == "zip" and len(lists) == len(positional):
             return [list(each) for each in zip(*lists, strict=False)]
@@ -453,11 +452,9 @@ class Interpreter:
     def _compare(self, ops: Sequence[ast.cmpop], values: Sequence[object]) -> object:
         arrays = [value for value in values if isinstance(value, Array)]
         left, right = values[0], values[1]
-        if isinstance(left, Shape) and isinstance(right, Shape) and isinstance(ops[0], ast.Eq | ast.NotEq):
-            same_shape(left.array, right.array)  # the other branch raises, most often
-            for each in (left, right):
-                each.array.elements.is_operand = True
-            return isinstance(ops[0], ast.Eq)
+        if isinstance(left, Rank) and left.array.known_rank is not None:
+            left = left.array.known_rank
+            values = [left, right]
         match ops:
             case [ast.Is() | ast.IsNot()] if right is None and not isinstance(left, Unknown):
                 return (left is None) == isinstance(ops[0], ast.Is)
