@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache, wraps
@@ -106,7 +107,7 @@ def run_to_exit_status(main: Coroutine[Any, Any, int]) -> int:
     130, a closed pipe a quiet end."""
     try:
         with asyncio.Runner() as runner:
-            return runner.run(_cancelled_by_sigterm(main))
+            return runner.run(_cancelled_by_signals(main))
     except RepliesAwaited as error:
         print_error(error)
         return EXIT_INTERRUPTED
@@ -127,13 +128,34 @@ def _from_os_error(error: OSError) -> KernelLspError:
     return KernelLspError(error.strerror or str(error), file=place, next_step="free some space or fix the permissions")
 
 
-async def _cancelled_by_sigterm(main: Coroutine[Any, Any, int]) -> int:
-    """Run a command in a task that SIGTERM cancels, as the runner does at SIGINT."""
-    task = asyncio.current_task()
+INTERRUPT_S = 2.0
+"""Maximum seconds that work without an `await` goes on after SIGINT: planning a large network takes half a minute."""
+
+
+async def _cancelled_by_signals(main: Coroutine[Any, Any, int]) -> int:
+    """Run a command in a task that SIGTERM and SIGINT cancel. Work that does not let the event loop run is interrupted
+    after `INTERRUPT_S`, or by another SIGINT."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None, "a coroutine runs in a task"
+
+    def interrupt(number: int, _: object) -> None:
+        if number == signal.SIGALRM or task.cancelling():
+            raise KeyboardInterrupt
+        task.cancel()
+        signal.setitimer(signal.ITIMER_REAL, INTERRUPT_S)
+        loop.call_soon_threadsafe(signal.setitimer, signal.ITIMER_REAL, 0)
+
     with suppress(NotImplementedError):  # Windows has no such handlers
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await main
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        return await main
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGALRM)}
+    try:
+        return await main
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 END_MARK = "."

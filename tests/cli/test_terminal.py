@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,29 @@ def test_doctor_is_one_screen_with_details_on_demand(workspace: Path) -> None:
     assert len(ran.stdout.splitlines()) <= SCREEN_LINES
     assert "  for: " not in ran.stdout
     assert "  for: " in all_of_it.stdout
+
+
+BUSY = """
+import time
+from kernel_lsp.cli import console
+
+@console.command
+async def main():
+    print("busy", flush=True)
+    while True:
+        time.sleep(0.01)  # work without an `await`
+
+raise SystemExit(main())
+"""
+
+
+def test_one_interrupt_ends_work_that_does_not_let_the_event_loop_run() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline() == b"busy\n"
+        ran.send_signal(signal.SIGINT)
+        try:
+            _, written = ran.communicate(timeout=60)
+        finally:
+            ran.kill()
+    assert (ran.returncode, written) == (130, b"")
