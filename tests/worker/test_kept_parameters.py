@@ -10,8 +10,18 @@ import torch
 from kernel_lsp.worker.capture import captured
 from kernel_lsp.worker.capture.captured import KeptParameters
 from kernel_lsp.worker.cases.families import near_own_values, own_generator
+from tests.worker.capturing import capture_text, make_case, tensor
 
 CPU = torch.device("cpu")
+LINEAR = """
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(512, 1024))
+        self.bias = nn.Parameter(torch.ones(512))
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +58,14 @@ def test_a_small_parameter_has_noise_of_its_own_in_each_case(tmp_path: Path) -> 
     for case in ("a", "b"):
         kept.write(str(tmp_path / f"{case}.bin"), "weight", kept.near("weight", own, 1))
         assert (tmp_path / f"{case}.bin").exists()
+
+
+def test_a_network_s_weights_are_written_once_for_all_cases(tmp_path: Path) -> None:
+    """Those of AlexNet, 244 MB, were drawn and written for each of the 35 cases of its full check."""
+    capture_text(LINEAR, "Linear", inputs=[tensor("x", 4, 1024)])
+    shapes = {"x": (4, 1024), "weight": (512, 1024), "bias": (512,)}
+    cases = [make_case("forward", shapes, "normal", tmp_path / str(n), seed=n) for n in (1, 2)]
+    first, second = ({each.name: each.path for each in case.inputs} for case in cases)
+    assert first["weight"] == second["weight"]
+    assert first["bias"] != second["bias"]
+    assert first["x"] != second["x"]

@@ -20,8 +20,9 @@ from .inputs import CallInputs, StateOf
 from .load import Callee
 from .symbols import Bounds, SymbolTable, expression_of, is_settled
 
-LARGE_BYTES = 256 << 20
-"""Bytes of a parameter from which all cases of a capture have the same noise."""
+LARGE_BYTES = 1 << 20
+"""Bytes of a parameter from which all cases of a capture have the same noise, one file and one copy on a GPU: to draw
+those of AlexNet, 244 MB, anew for each of 35 cases took a second of processor and as many bytes written each."""
 SHARE_OF_DEVICE = 16
 """Divisor of a GPU's memory: that share may hold copies."""
 
