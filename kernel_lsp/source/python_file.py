@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
+from kernel_lsp.config import find_workspace
 from kernel_lsp.core.digest import SHORT_DIGITS, sha256_of
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pragma import PragmaLine
@@ -341,12 +342,13 @@ ImportStyle = Literal["absolute", "relative", "either"]
 
 
 def import_style(path: Path, tree: ast.Module) -> ImportStyle:
-    """Choose how the file imports a neighbour: ``from kernels...`` outside a package, ``from .kernels...`` where it has
-    relative imports already, else in both ways, since a file of a package may be run as a script, too."""
-    if not (path.parent / "__init__.py").is_file():
-        return "absolute"
-    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in tree.body)
-    return "relative" if is_relative else "either"
+    """Choose how the file imports a neighbour: ``from .kernels...`` where it has relative imports already,
+    ``from kernels...`` in the workspace's own folder, else in both ways: a file below may be run as a script, and be
+    imported as a part of a package, with or without an ``__init__.py``."""
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in tree.body):
+        return "relative"
+    is_package = (path.parent / "__init__.py").is_file()
+    return "either" if is_package or path.parent != find_workspace(path.parent) else "absolute"
 
 
 def import_line(tree: ast.Module, used: Iterable[int] = ()) -> int:

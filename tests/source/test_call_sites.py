@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,3 +172,24 @@ def test_a_limit_ends_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not use_operator(tmp_path, operator).is_complete
     monkeypatch.setattr(workspace_files, "MAX_FILE_BYTES", 8)
     assert use_operator(tmp_path, operator).texts == {}
+
+
+@pytest.mark.parametrize("init", [True, False], ids=["package", "namespace package"])
+def test_the_targets_own_file_is_imported_and_run_as_before(tmp_path: Path, init: bool) -> None:
+    (tmp_path / ".git").mkdir()
+    own = "def gate(x):\n    return x\n\n\nprint(gate(3))\n"
+    operator = Operator(tmp_path / "lib" / "ops.py", "gate", "", tmp_path / "lib" / "kernels", "gate")
+    files = {
+        "lib/ops.py": own,
+        "lib/kernels/__init__.py": "",
+        "lib/kernels/gate.py": "def use_gate(f):\n    return f\n",
+    }
+    for name, text in (files | ({"lib/__init__.py": ""} if init else {})).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = use_operator(tmp_path, operator)
+    assert found.n_sites == 1
+    (tmp_path / "lib" / "ops.py").write_text(found.texts[tmp_path / "lib" / "ops.py"])
+    for command in (["-c", "import lib.ops"], ["-m", "lib.ops"], ["lib/ops.py"]):
+        ran = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (ran.stdout, ran.stderr) == ("3\n", "")
