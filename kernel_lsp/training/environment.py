@@ -86,11 +86,13 @@ Action = str | Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one action. `time_us` is None where nothing was timed; `summary` is what an agent reads."""
+    """The result of one action. `time_us` is None where nothing was timed or estimated; `summary` is what an agent
+    reads."""
 
     reward: Reward
     time_us: float | None
     summary: str
+    time_kind: Literal["measured", "estimated", "none"] = "none"
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ class RecordedBackend:
         if not timed.is_correct:
             return Outcome(Reward(value=WRONG, kind="none"), None, "incorrect, or it did not run")
         assert timed.time_us is not None
-        return Outcome(_recorded_reward(found, timed.time_us), timed.time_us, f"correct, {timed.time_us:.1f} us")
+        summary = f"correct, {timed.time_us:.1f} us"
+        return Outcome(_recorded_reward(found, timed.time_us), timed.time_us, summary, "measured")
 
 
 @dataclass(frozen=True)
@@ -257,11 +260,12 @@ def outcome_of(verdict: Verdict) -> Outcome:
     """Return a verdict as the outcome of an action."""
     measured = verdict.measurement or verdict.estimate
     time_us = measured.time_us if verdict.is_correct and measured is not None else None
-    kind = "measured" if verdict.measurement is not None else "estimated"
+    kind: Literal["measured", "estimated"] = "measured" if verdict.measurement is not None else "estimated"
     words = [verdict.outcome.kind.replace("_", " "), getattr(verdict.outcome, "message", "")]
     words += [each.message for each in getattr(verdict.outcome, "findings", ())[:N_FINDINGS]]
     words.append("" if time_us is None else f"{time_us:.1f} us {kind}")
-    return Outcome(reward(verdict), time_us, ", ".join(word for word in words if word))
+    summary = ", ".join(word for word in words if word)
+    return Outcome(reward(verdict), time_us, summary, "none" if time_us is None else kind)
 
 
 def action_text(action: Action) -> str:

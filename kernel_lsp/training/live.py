@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
@@ -113,11 +113,13 @@ class LiveSettings:
 
 @dataclass(frozen=True)
 class OpenedTask:
-    """A task with its verifier. `device` is where its verdicts are reached, `n_slots` how many at a time."""
+    """A task with its verifier. `device` is where its verdicts are reached, `n_slots` how many at a time; `kind` is
+    that of its times."""
 
     live: LiveTask
     device: str
     n_slots: int
+    kind: Literal["measured", "estimated"]
 
     @property
     def name(self) -> str:
@@ -148,10 +150,11 @@ async def _opened(target: str, directory: Path, settings: Settings, stack: Async
     session = await stack.enter_async_context(Session(settings))
     task = await session.capture(source, with_backward=False, for_device=True)
     verifier = await session.verifier(source, task)
-    live, device = LiveTask(task, verifier, plan_program(task, gpu=session.gpu)), verifier.device_name
-    if await session.gpu_index() is None:
-        device = f"{device}, estimates for {session.gpu.name}"
-    return OpenedTask(live, device, verifier.n_slots)
+    live = LiveTask(task, verifier, plan_program(task, gpu=session.gpu))
+    if await session.gpu_index() is not None and await session.gpu_device() is not None:
+        return OpenedTask(live, verifier.device_name, verifier.n_slots, "measured")
+    device = f"{verifier.device_name}, estimates for {session.gpu.name}"
+    return OpenedTask(live, device, verifier.n_slots, "estimated")
 
 
 @dataclass(frozen=True)
@@ -272,14 +275,15 @@ class LivePool:
         else:
             async with self._slots[place]:
                 outcome = await self._backends[place].evaluate(opened.live.task.name, dict(realized.schedule))
+            is_timed = outcome.time_kind == opened.kind  # an estimate is no time of a GPU
             found = Evaluated(
                 device=opened.device,
                 task=opened.name,
                 candidate_id=candidate_id,
                 schedule=dict(realized.schedule),
-                time_us=outcome.time_us,
-                kind=outcome.reward.kind,
-                summary=outcome.summary,
+                time_us=outcome.time_us if is_timed else None,
+                kind=outcome.time_kind if is_timed else "none",
+                summary=outcome.summary if is_timed or outcome.time_us is None else f"not timed: {outcome.summary}",
             )
             self._journal.add(found)
             self.n_evaluated += 1

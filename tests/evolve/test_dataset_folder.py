@@ -33,6 +33,13 @@ from kernel_lsp.llm.request import ModelRequest
 from tests.evolve.world import TASK, World, reply, verdict_of
 from tests.scripted_model import ScriptedModel
 
+PUBLISHED = (
+    *("Op_Name", "Level_ID", "Task_ID", "Kernel_Name", "CUDA_Runtime", "PyTorch_Native_Runtime"),
+    *("PyTorch_Compile_Runtime", "CUDA_Speedup_Native", "CUDA_Speedup_Compile", "CUDA_Code", "PyTorch_Code_Module"),
+    *("PyTorch_Code_Functional", "Correct", "Max_Diff", "Error", "NCU_Profile", "Torch_Profile", "Clang_Tidy"),
+)
+"""Columns that the card of the AI CUDA Engineer's archive lists."""
+
 
 async def archived(folder: Path) -> str:
     """Write an archive with a run of two proposals, and return the run's id."""
@@ -56,6 +63,7 @@ async def test_the_folder_reads_back_and_its_card_names_each_file(tmp_path: Path
     found = pyarrow.parquet.read_table(folder / name).to_pylist()
     assert [row["CUDA_Code"] for row in found] == [row["kernel"] for row in found]
     assert {row["Correct"] for row in found} == {True, False}
+    assert set(PUBLISHED) <= set(found[0])
     assert f"path: {name}" in (folder / "README.md").read_text()
 
 

@@ -71,8 +71,10 @@ class SmallBlocksDevice:
         return verdict_of(candidate.model_copy(update={"text": kernel(time_us, *["WRONG"] * is_wrong)}))
 
 
-def opened(device: SmallBlocksDevice, program: Program, n_slots: int = 2) -> OpenedTask:
-    return OpenedTask(LiveTask(TASK, device, program), "fake", n_slots)
+def opened(
+    device: SmallBlocksDevice, program: Program, kind: Literal["measured", "estimated"] = "estimated"
+) -> OpenedTask:
+    return OpenedTask(LiveTask(TASK, device, program), "fake", 2, kind)
 
 
 async def trained(
@@ -162,6 +164,13 @@ async def test_evaluations_of_a_task_fill_its_slots_and_no_more(
     assert device.n_most == 2
     n_failed = int((pool.pool.log_times == live_module.FAILED_LOG_TIME).sum())
     assert pool.n_failed == n_failed > 0  # incorrect schedules count, and are asked for once, too
+
+
+async def test_an_estimate_is_no_time_of_a_gpu(program: Program, models: Models, tmp_path: Path) -> None:
+    """A GPU that measured nothing for once would have had the executor's estimate among its times."""
+    task = opened(SmallBlocksDevice(program), program, "measured")
+    with Journal.open(tmp_path / "j") as journal, pytest.raises(UserError, match="has no time: not timed: correct"):
+        await LivePool.of([task], models, journal, SETTINGS)
 
 
 async def test_recorded_tasks_are_learned_from_between_the_rounds(

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.verify.profile.tool_machine import RemoteTools
@@ -55,14 +57,32 @@ while [ "$1" != --save ]; do shift; done; cp {RECORDED}/$tool.xml "$2"; exit 86
 REFUSES = f"#!/bin/sh\n{VERSION}echo '==ERROR== ERR_NVGPUCTRPERM - no permission' >&2; exit 1\n"
 
 
-def profile(sshd: Sshd, folder: Path, name: str, kernel: str, **tools: str) -> dict[str, Any]:
-    """Return the profile of a kernel on a machine with these tools and a GPU that is made of Python."""
+TIDY = f"""#!/bin/sh
+{VERSION}for kernel; do case "$kernel" in *.cu) break;; esac; done
+echo "$kernel:6:13: warning: narrowing conversion from 'unsigned int' to 'int' [bugprone-narrowing-conversions]"
+"""
+MODEL = """import re, sys
+kernel = max(re.findall(r"```cuda\\n(.*?)```", sys.stdin.read(), re.S), key=len)
+print("NAME: again\\nTHOUGHT: as it was\\nCODE:\\n```cuda\\n" + kernel + "\\n// again\\n```")
+"""
+"""Proposes the kernel that it was shown."""
+PROFILE_COLUMNS = ("NCU_Profile", "Torch_Profile", "Clang_Tidy", "Sanitizer")
+
+
+def device_with(sshd: Sshd, folder: Path, name: str, **tools: str) -> str:
+    """Return the name of a device on a machine with these tools and a GPU that is made of Python."""
     there = folder / "there"
     there.mkdir()
     for tool, text in tools.items():
         script(there / tool.replace("_", "-"), text)
-    python = sshd.python(f'PATH={there}:$PATH exec {sys.executable} {FAKE} "$1"', name)
-    device = f"ssh://127.0.0.1:{sshd.port}{python}"
+    events = f"KERNEL_LSP_TEST_EVENTS={RECORDED}/kineto_events.json" if tools.get("ncu") == NCU else ""
+    python = sshd.python(f'{events} PATH={there}:$PATH exec {sys.executable} {FAKE} "$1"', name)
+    return f"ssh://127.0.0.1:{sshd.port}{python}"
+
+
+def profile(sshd: Sshd, folder: Path, name: str, kernel: str, **tools: str) -> dict[str, Any]:
+    """Return the profile of a kernel on such a machine."""
+    device = device_with(sshd, folder, name, **tools)
     ran = command(folder, "profile", kernel, "--device", device, "--json", PATH=on_path(sshd, name))
     assert ran.returncode == 0, ran.stderr
     assert sshd.is_clean()
@@ -103,6 +123,43 @@ def test_the_tools_of_that_machine_profile(sshd: Sshd, tmp_path: Path) -> None:
     assert found["compute-sanitizer racecheck"]["status"] == "ran"
     assert {finding["source"] for finding in report["findings"]} >= {"compute-sanitizer"}
     assert "CUDA events" not in found
+    assert found["torch profiler"]["status"] == "ran"
+    assert "vectorized_elementwise_kernel" in report["eager"][1]["name"]
+
+
+def test_every_profiler_column_of_a_dataset_is_filled(sshd: Sshd, tmp_path: Path) -> None:
+    """From a search to the Parquet file, by tools that print what the real ones printed."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "task.py").write_text(TASK)
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "model.py").write_text(MODEL)
+    model = f"command:{sys.executable} {tmp_path / 'model.py'}"
+    searched = command(
+        *(tmp_path, "optimize", "task.py::f", "--device", "cpu", "--model", model),
+        *("--generations", "1", "--proposals", "2"),
+    )
+    assert searched.returncode == 0, searched.stderr
+    here, device = tmp_path / "here", device_with(sshd, tmp_path, "dataset", ncu=NCU, compute_sanitizer=SANITIZER)
+    here.mkdir()
+    script(here / "clang-tidy", TIDY)
+    options = ["--format", "parquet", "--out", "dataset", "--profile", "--device", device]
+    exported = command(tmp_path, "export", "all", *options, PATH=f"{here}:{on_path(sshd, 'dataset')}")
+    assert exported.returncode == 0, exported.stderr
+    paths = (tmp_path / "dataset" / "kernels").iterdir()
+    rows = [row for path in paths for row in parquet.read_table(path).to_pylist() if row["Correct"]]
+    assert rows
+    for row in rows:
+        found = {name: json.loads(row[name]) for name in PROFILE_COLUMNS}
+        assert found["NCU_Profile"][0]["time_us"] > 1.0
+        assert found["NCU_Profile"][0]["l2_busy"] > 0.5
+        assert "vectorized_elementwise_kernel" in found["Torch_Profile"][1]["name"]
+        assert {each["code"] for each in found["Sanitizer"]} >= {"invalid-access", "race"}
+        assert [each["line"] for each in found["Clang_Tidy"]] == [6]
+    empty = (
+        (tmp_path / "dataset" / "README.md").read_text().split("without a value in any row: ")[1].split(". Times")[0]
+    )
+    assert not set(PROFILE_COLUMNS) & set(empty.split(", "))
+    assert sshd.is_clean()
 
 
 def test_a_profiler_without_permission_leaves_the_other_tools(sshd: Sshd, tmp_path: Path) -> None:
