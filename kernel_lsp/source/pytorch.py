@@ -50,7 +50,7 @@ from kernel_lsp.source.python_file import (
     read_python_file,
     target_digest,
 )
-from kernel_lsp.source.recorded import recorded_target, unstated_argument
+from kernel_lsp.source.recorded import inputs_with_floats, recorded_target, unstated_argument
 from kernel_lsp.source.task_folder import read_task_folder
 
 KERNELBENCH_CLASS = "Model"
@@ -255,7 +255,8 @@ class _Subject:
 
 def _describe(subject: _Subject) -> TargetSource:
     """Describe the target by its text; a recorded run adds configurations, and replaces what the text leaves open."""
-    pragma, recorded = _read_pragma(subject), list(_recorded_configurations(subject))
+    pragma = _read_pragma(subject)
+    recorded = list(_recorded_configurations(subject, is_alone=not pragma.says_inputs))
     usual, is_recorded = recorded[0] if recorded else None, False
     try:
         inputs = _inputs(subject, pragma)
@@ -290,13 +291,16 @@ def _describe(subject: _Subject) -> TargetSource:
     )
 
 
-def _recorded_configurations(subject: _Subject) -> Iterator[InputConfiguration]:
-    """Yield the configurations of a recorded run that still fit the text, the most frequent first, each once."""
+def _recorded_configurations(subject: _Subject, *, is_alone: bool) -> Iterator[InputConfiguration]:
+    """Yield the configurations of a recorded run that still fit the text, the most frequent first, each once. With
+    `is_alone` the text states no inputs."""
     symbol = subject.symbol.removesuffix(".forward") or KERNELBENCH_CLASS
     recorded = recorded_target(subject.path, symbol)
+    configurations = recorded.configurations if recorded is not None else ()
     known: list[object] = []
-    for found in recorded.configurations if recorded is not None else ():
-        lines = [PragmaLine(found.inputs, 1), *([PragmaLine(f"init:{found.init}", 1)] if found.init else [])]
+    texts = inputs_with_floats(configurations, subject.function if is_alone else None)
+    for found, text in zip(configurations, texts, strict=True):
+        lines = [PragmaLine(text, 1), *([PragmaLine(f"init:{found.init}", 1)] if found.init else [])]
         try:
             pragma = parse_pragma(lines)
             inputs, init_arguments = _inputs(subject, pragma), _init_arguments(subject, pragma)

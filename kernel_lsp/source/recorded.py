@@ -3,16 +3,20 @@ written: it is validated as a whole."""
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from kernel_lsp.config import FOLDER_NAME, find_workspace
-from kernel_lsp.core.recording import RecordedTarget, Recording, with_earlier
+from kernel_lsp.core.recording import RecordedConfiguration, RecordedTarget, Recording, with_earlier
 from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.process.atomic_files import write_atomically
+from kernel_lsp.source.inference.call_arguments import defaults_of
+from kernel_lsp.source.python_file import FunctionNode
 
 FILE_NAME = "recorded.json"
 MAX_BYTES = 4 << 20
@@ -42,6 +46,17 @@ def recorded_target(file: Path, symbol: str) -> RecordedTarget | None:
         return None
     name = os.path.relpath(os.path.realpath(file), os.path.realpath(workspace)).replace(os.sep, "/")
     return recording.targets.get(f"{name}::{symbol}")
+
+
+def inputs_with_floats(configurations: Sequence[RecordedConfiguration], function: FunctionNode | None) -> list[str]:
+    """Return the inputs of each configuration. Floats of `function` that some calls give are stated of the others by
+    their defaults: a default is a constant of the kernels, which would serve no other value."""
+    found = [each.inputs for each in configurations]
+    for name, default in defaults_of(function).items() if function is not None else ():
+        item = f", {name}="
+        if isinstance(default, ast.Constant) and isinstance(default.value, float) and any(item in i for i in found):
+            found = [inputs if item in inputs else f"{inputs}{item}{default.value}" for inputs in found]
+    return found
 
 
 def unstated_argument(file: Path, symbol: str) -> str:

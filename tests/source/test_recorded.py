@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lsp.core.task import TargetSource, TensorInput
+from kernel_lsp.core.task import ScalarInput, TargetSource, TensorInput
 from kernel_lsp.errors import TargetError
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.source.recorded import write_recording
@@ -69,3 +69,11 @@ def test_a_recorded_call_that_no_pragma_states_says_which_argument_it_is(tmp_pat
     write_recording(tmp_path, recording.model_copy(update={"targets": targets}))
     with pytest.raises(TargetError, match="recorded, but a pragma cannot state 'cache'"):
         read_target("model.py::rms_norm", tmp_path)
+
+
+def test_a_float_that_some_calls_give_is_an_argument_of_all(tmp_path: Path) -> None:
+    text = "def clip(x, limit: float = 2.0, slope=0.5):\n    return x * limit + slope\n"
+    source = read(tmp_path, "clip", "x=f32[8]", "x=f32[8], limit=3.0", "x=f32[8], limit=2.0", text=text)
+    every = [source.inputs or (), *(configuration.inputs for configuration in source.configurations)]
+    values = [{each.name: each.value for each in inputs if isinstance(each, ScalarInput)} for inputs in every]
+    assert values == [{"limit": 2.0}, {"limit": 3.0}]

@@ -112,7 +112,7 @@ def _given(name: str, function: FunctionNode, module: Module) -> Found | None:
         value = _argument(name, names, call)
         if value is not None:
             return value, Place(module)
-    default = _defaults(function).get(name)
+    default = defaults_of(function).get(name)
     return None if default is None else (default, Place(module))
 
 
@@ -121,7 +121,8 @@ def _argument(name: str, names: list[str], call: ast.Call) -> ast.expr | None:
     return (dict(zip(names, call.args, strict=False)) | named).get(name)
 
 
-def _defaults(function: FunctionNode) -> dict[str, ast.expr]:
+def defaults_of(function: FunctionNode) -> dict[str, ast.expr]:
+    """Return the defaults of a function's parameters by name."""
     given = function.args
     positional = [each.arg for each in (*given.posonlyargs, *given.args)]
     found = dict(zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True))
