@@ -37,8 +37,7 @@ class StagedRow(StagedRows):
 
     def declare_weights(self, scope: Scope, n_items: int) -> list[Access]:
         """Declare an array for every read that all rows make alike, if registers hold them all; return these reads."""
-        found = self._along_row([scalar for _, scalar in self._entries()])
-        weights = list({a.digest: a for a in found if self.group.row not in a.variables}.values())
+        weights = self._weights()
         dtypes = [access.dtype for access in (*self.shared_reads(), *weights)]
         dtypes += [entry.tensor.dtype for entry in self.group.column_sums]
         if n_items * self.schedule.vector * sum(d.itemsize for d in dtypes) > MAX_BYTES_WITH_WEIGHTS:
@@ -70,25 +69,26 @@ class ColumnSumRenderer(RowRenderer):
         self.scope.close()
         self.scope = outer
         self._store_sums()
-        grid, schedule = (Constant(self.group.column_sums[0].part.extent.constant or 1),), self.schedule
-        if not isinstance(self.cache, StagedRow):
-            return rendered(self.kernel, comment, outer.lines, grid, self._block(), self._conditions())
-        return rendered(
-            self.kernel,
-            comment,
-            outer.lines,
-            grid,
-            self._block(),
-            self._conditions(),
-            min_blocks=schedule.resident,
-            dynamic_bytes=self.cache.n_bytes,
-        )
+        shape = ((Constant(self._n_parts),), self._block(), self._conditions())
+        n_bytes = self.cache.n_bytes
+        return rendered(self.kernel, comment, outer.lines, *shape, min_blocks=self._resident(), dynamic_bytes=n_bytes)
+
+    def _resident(self) -> int | None:
+        """Return the minimum blocks of a multiprocessor, which bound the registers of a thread that keeps weights."""
+        return self.schedule.resident if isinstance(self.cache, StagedRow) else None
+
+    @property
+    def _n_parts(self) -> int:
+        """Return the parts of each sum: one per block."""
+        return self.group.column_sums[0].part.extent.constant or 1
+
+    def _shape_of_sums(self) -> str:
+        return f"[{self._n_items()}][{self.schedule.vector}]"
 
     def _declare_sums(self) -> None:
         for entry in self.group.column_sums:
             name = self.scope.names.take(f"{entry.tensor.name}_value")
-            type_ = COMPUTE_TYPE[entry.tensor.dtype]
-            self.scope.line(f"{type_} {name}[{self._n_items()}][{self.schedule.vector}] = {{}};")
+            self.scope.line(f"{COMPUTE_TYPE[entry.tensor.dtype]} {name}{self._shape_of_sums()} = {{}};")
             self.sums[entry.tensor] = name
 
     def _open_rows(self) -> Scope:
@@ -99,7 +99,7 @@ class ColumnSumRenderer(RowRenderer):
         if isinstance(self.cache, StagedRow):
             shape = self._n_items(), self._column_lane(), self._limit()
             self.cache.begin_rows(self.scope, "first_row", *shape, condition="first_row < last_row")
-            self._load_weights(self.cache)
+            self._load_weights()
         rows = self.scope.open(f"for ({type_} row = first_row; row < last_row; ++row)")
         rows.define(self.group.row, "row")
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
@@ -107,12 +107,12 @@ class ColumnSumRenderer(RowRenderer):
             self._prefetch_next(rows)
         return rows
 
-    def _load_weights(self, cache: RowCache) -> None:
-        weights = cache.declare_weights(self.scope, self._n_items())
+    def _load_weights(self) -> None:
+        weights = self.cache.declare_weights(self.scope, self._n_items())
         if weights:
             with self._open_loop() as inner:
                 for access in weights:
-                    cache.load(inner, access)
+                    self.cache.load(inner, access)
 
     def _new_cache(self) -> RowCache:
         if self.schedule.staged:
@@ -152,11 +152,14 @@ class ColumnSumRenderer(RowRenderer):
         return None if store.tensor in self.sums else super()._declare_result(scope, store)
 
     def _store_element(self, scope: Scope, store: Store, value: str) -> None:
-        if store.tensor not in self.sums:
+        if store.tensor in self.sums:
+            self._add_element(scope, self.sums[store.tensor], value)
+        else:
             super()._store_element(scope, store, value)
-            return
+
+    def _add_element(self, scope: Scope, sums: str, value: str) -> None:
         lane = "v" if self.schedule.vector > 1 else "0"
-        scope.line(f"{self.sums[store.tensor]}[item][{lane}] += {value};")
+        scope.line(f"{sums}[item][{lane}] += {value};")
 
     def _store_sums(self) -> None:
         """Store the sums of each thread's columns in the block's part."""

@@ -78,6 +78,11 @@ class RowCache:
         """Declare an array for every read that all rows make alike, where the cache keeps those; return these reads."""
         return []
 
+    def _weights(self) -> list[Access]:
+        """Return the reads along the row that all rows make alike, each once."""
+        found = self._along_row([scalar for _, scalar in self._entries()])
+        return list({access.digest: access for access in found if self.group.row not in access.variables}.values())
+
     def _declare(self, scope: Scope, n_items: int, reads: Sequence[Access]) -> None:
         for access in reads:
             if access.digest in self._arrays:

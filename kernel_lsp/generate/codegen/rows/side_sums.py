@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernel_lsp.core.expression import Constant
-from kernel_lsp.generate.codegen.kernel import RenderedKernel, name_coordinates, rendered
-from kernel_lsp.generate.codegen.operators import COMPUTE_TYPE
+from kernel_lsp.generate.codegen.kernel import name_coordinates
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.row_cache import RowCache
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.index import as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 
@@ -32,8 +29,7 @@ class SideRow(RowCache):
 
     def declare_weights(self, scope: Scope, n_items: int) -> list[Access]:
         """Declare an array for every read that all rows make alike; return these reads."""
-        found = self._along_row([scalar for _, scalar in self._entries()])
-        weights = list({a.digest: a for a in found if self.group.row not in a.variables}.values())
+        weights = self._weights()
         self._declare(scope, n_items, weights)
         return weights
 
@@ -41,35 +37,17 @@ class SideRow(RowCache):
 class SideSumRenderer(ColumnSumRenderer):
     """Writes the kernel of rows side by side with sums over its rows, a warp of rows wide."""
 
-    def render(self, comment: str) -> RenderedKernel:
-        """Return the kernel with `comment` above it."""
-        outer = self.scope
-        self._declare_sums()
-        self._load_weights(self.cache)
-        self.scope = self._open_rows()
-        for level in range(self.levels):
-            self._pass(level)
-        self._finish()
-        self.scope.close()
-        self.scope = outer
-        self._store_sums()
-        how = ((Constant(self._n_parts),), self._block(), self._conditions())
-        return rendered(self.kernel, comment, outer.lines, *how, min_blocks=self.schedule.resident)
+    def _resident(self) -> int:
+        return self.schedule.resident
 
     def _new_cache(self) -> SideRow:
         return SideRow(self.kernel, self.group, self.schedule, self.packing)
 
-    @property
-    def _n_parts(self) -> int:
-        return self.group.column_sums[0].part.extent.constant or 1
-
-    def _declare_sums(self) -> None:
-        for entry in self.group.column_sums:
-            name = self.scope.names.take(f"{entry.tensor.name}_value")
-            self.scope.line(f"{COMPUTE_TYPE[entry.tensor.dtype]} {name}[{self._n_items()}] = {{}};")
-            self.sums[entry.tensor] = name
+    def _shape_of_sums(self) -> str:
+        return f"[{self._n_items()}]"
 
     def _open_rows(self) -> Scope:
+        self._load_weights()
         type_, width = self.kernel.index_type, self.schedule.rows
         n_rows = self.kernel.size("n_rows", self.group.row.extent)
         n_tiles = f"({n_rows} + {width - 1}) / {width}"
@@ -81,11 +59,8 @@ class SideSumRenderer(ColumnSumRenderer):
         name_coordinates(self.kernel, as_index(self.group.row), self.group.row_shape)
         return tiles
 
-    def _store_element(self, scope: Scope, store: Store, value: str) -> None:
-        if store.tensor not in self.sums:
-            super()._store_element(scope, store, value)
-            return
-        scope.line(f"{self.sums[store.tensor]}[item] += is_row ? {value} : 0.0f;")
+    def _add_element(self, scope: Scope, sums: str, value: str) -> None:
+        scope.line(f"{sums}[item] += is_row ? {value} : 0.0f;")
 
     def _store_sums(self) -> None:
         """Add up the sums of a column over the warp that has its rows; its first thread stores them."""
