@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernel_lsp.core.plan import LibraryStep
 from kernel_lsp.errors import TargetError
@@ -20,17 +21,14 @@ from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, by_size
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul, thread_rows
-from kernel_lsp.generate.codegen.products.matmul import TiledRenderer
+from kernel_lsp.generate.codegen.products.matmul import TiledRenderer, tile_comment
 from kernel_lsp.generate.codegen.products.register_tiles import (
     REGISTER_TILE_THREADS,
     RegisterTileRenderer,
     register_tile_comment,
 )
 from kernel_lsp.generate.codegen.products.split_matmul import SplitRenderer
-from kernel_lsp.generate.codegen.products.thread_rows import (
-    ThreadRowRenderer,
-    thread_row_comment,
-)
+from kernel_lsp.generate.codegen.products.thread_rows import ThreadRowRenderer, thread_row_comment
 from kernel_lsp.generate.codegen.routines import (
     depthwise_gradients,
     depthwise_planes,
@@ -42,13 +40,7 @@ from kernel_lsp.generate.codegen.routines import (
 )
 from kernel_lsp.generate.codegen.routines.recurrence import Recurrence, render_recurrence
 from kernel_lsp.generate.codegen.routines.selection import SelectionSchedule, render_selection
-from kernel_lsp.generate.codegen.routines.sorting import (
-    leading_capacity,
-    render_leading,
-    render_ranked,
-    render_sorted,
-    sort_capacity,
-)
+from kernel_lsp.generate.codegen.routines.sorting import SortRenderer, leading_capacity, sort_capacity
 from kernel_lsp.generate.codegen.routines.window_gradients import render_window_gradients
 from kernel_lsp.generate.codegen.rows import column_sums, line_rows, rows, side_sums
 from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
@@ -60,11 +52,7 @@ from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.rows.side_sums import SideSumRenderer
 from kernel_lsp.generate.codegen.scans import scan
 from kernel_lsp.generate.codegen.scans.scan import render_scan
-from kernel_lsp.generate.codegen.scans.scan_schedule import (
-    ScanSchedule,
-    scan_comment,
-    single_element_schedule,
-)
+from kernel_lsp.generate.codegen.scans.scan_schedule import ScanSchedule, scan_comment, single_element_schedule
 from kernel_lsp.generate.codegen.tensor_cores import tensor_core
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_warpgroups import tensor_core_renderer
 from kernel_lsp.generate.fusion.groups import (
@@ -97,9 +85,7 @@ from kernel_lsp.generate.schedule.column_knobs import (
     line_comment,
     side_sum_comment,
 )
-from kernel_lsp.generate.schedule.contraction_defaults import (
-    split_comment,
-)
+from kernel_lsp.generate.schedule.contraction_defaults import split_comment
 from kernel_lsp.generate.schedule.contraction_knobs import (
     choose_register_tiles,
     choose_split,
@@ -131,6 +117,29 @@ class RenderedGroup:
     kernels: tuple[RenderedKernel, ...]
     library: tuple[LibraryStep, ...] = ()
     is_valid: bool = True
+
+
+@dataclass(frozen=True)
+class ContractionTemplate:
+    """A template of contractions on CUDA cores. `choose` picks its schedule and returns True if that is the wanted one,
+    `comment` describes it, and `renderer` writes the kernel."""
+
+    local_names: tuple[str, ...]
+    choose: Callable[[Choices, str, ContractionGroup, Workload, int | None], tuple[Any, bool]]
+    comment: Callable[[Any, str, str], str]
+    renderer: Callable[[KernelWriter, ContractionGroup, Any], Any]
+
+
+CONTRACTIONS = {
+    "tiled": ContractionTemplate(matmul.LOCAL_NAMES, choose_tiles, tile_comment, TiledRenderer),
+    "split_warps": ContractionTemplate(split_matmul.LOCAL_NAMES, choose_split, split_comment, SplitRenderer),
+    "register_tiles": ContractionTemplate(
+        register_tiles.LOCAL_NAMES, choose_register_tiles, register_tile_comment, RegisterTileRenderer
+    ),
+    "thread_rows": ContractionTemplate(
+        thread_rows.LOCAL_NAMES, choose_thread_rows, thread_row_comment, ThreadRowRenderer
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -171,38 +180,20 @@ class GroupRenderer:
                 return self._sorted(group, name)
 
     def _contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
+        template = CONTRACTIONS[self._contraction_way(group)]
+        kernel = self.new_kernel(name, template.local_names)
+        used, is_valid = template.choose(self.choices, kernel.name, group, self.workload, self.threads)
+        comment = template.comment(used, group.tensor.name, self._written(group))
+        return RenderedGroup((template.renderer(kernel, group, used).render(comment),), is_valid=is_valid)
+
+    def _contraction_way(self, group: ContractionGroup) -> str:
+        """Return the template of a contraction on CUDA cores: the wanted one, if it can be used here."""
         if group.way == "register_tiles" and self.threads in (None, *REGISTER_TILE_THREADS):
-            return self._register_tiles(group, name)
+            return "register_tiles"
         if group.way == "thread_rows" and self.threads is None and group.k.extent.constant is not None:
-            return self._thread_rows(group, name)
-        if group.way in ("split_warps", "register_tiles"):  # a shared launch may have too many threads for the latter
-            return self._split_contraction(group, name)
-        kernel = self.new_kernel(name, matmul.LOCAL_NAMES)
-        used, is_valid = choose_tiles(self.choices, kernel.name, group, self.workload, self.threads)
-        comment = (
-            f"Each block computes a {used.tile_m} x {used.tile_n} tile of {group.tensor.name} in shared memory, "
-            f"{used.tile_k} products at a time; each thread keeps {used.thread_m} x {used.thread_n} sums in registers"
-            f" and writes {self._written(group)}."
-        )
-        return RenderedGroup((TiledRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
-
-    def _split_contraction(self, group: ContractionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, split_matmul.LOCAL_NAMES)
-        used, is_valid = choose_split(self.choices, kernel.name, group, self.workload, self.threads)
-        comment = split_comment(used, group.tensor.name, self._written(group))
-        return RenderedGroup((SplitRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
-
-    def _register_tiles(self, group: ContractionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, register_tiles.LOCAL_NAMES)
-        used, is_valid = choose_register_tiles(self.choices, kernel.name, group, self.workload, self.threads)
-        comment = register_tile_comment(used, group.tensor.name, self._written(group))
-        return RenderedGroup((RegisterTileRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
-
-    def _thread_rows(self, group: ContractionGroup, name: str) -> RenderedGroup:
-        kernel = self.new_kernel(name, thread_rows.LOCAL_NAMES)
-        used, is_valid = choose_thread_rows(self.choices, kernel.name, group, self.workload)
-        comment = thread_row_comment(used, group.tensor.name, self._written(group))
-        return RenderedGroup((ThreadRowRenderer(kernel, group, used).render(comment),), is_valid=is_valid)
+            return "thread_rows"
+        # A shared launch may have too many threads for register tiles.
+        return "split_warps" if group.way in ("split_warps", "register_tiles") else "tiled"
 
     def _on_tensor_cores(self, group: ContractionGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, tensor_core.LOCAL_NAMES)
@@ -295,11 +286,10 @@ class GroupRenderer:
         default = 256 if capacity is None else max(32, min(512, capacity // 2))
         threads = self.choices.pick_int(f"{kernel.name}.threads", (32, 64, 128, 256, 512), default, "threads per block")
         leading = leading_capacity(rows.count.constant, rows.source.dtype, threads)
+        renderer = SortRenderer(kernel, rows, threads)
         if capacity:
-            return RenderedGroup((render_sorted(kernel, rows, capacity, threads),))
-        if leading:
-            return RenderedGroup((render_leading(kernel, rows, leading, threads),))
-        return RenderedGroup((render_ranked(kernel, rows, threads),))
+            return RenderedGroup((renderer.sorted(capacity),))
+        return RenderedGroup((renderer.leading(leading) if leading else renderer.ranked(),))
 
     def _selected(self, rows: SortedGroup, schedule: SelectionSchedule, name: str) -> RenderedGroup:
         """Return the kernel for packs and the captured length, and one for all other sizes where these are open."""

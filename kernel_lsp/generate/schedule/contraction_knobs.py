@@ -100,9 +100,10 @@ def choose_register_tiles(
 
 
 def choose_thread_rows(
-    choices: Choices, name: str, group: ContractionGroup, workload: Workload
+    choices: Choices, name: str, group: ContractionGroup, workload: Workload, threads: int | None
 ) -> tuple[ThreadRowSchedule, bool]:
     """Pick the rows and columns of a thread."""
+    assert threads is None, "no launch is shared with it"
     pick = choices.pick_int
     default = default_thread_rows(group, workload)
     schedule = ThreadRowSchedule(

@@ -73,6 +73,15 @@ def is_innermost(flat: Index, variable: Variable) -> bool:
     return step == ONE if step is not None else innermost(flat) == variable
 
 
+def tile_comment(schedule: TileSchedule, name: str, written: str) -> str:
+    """Return the comment above the kernel: a description of its work."""
+    return (
+        f"Each block computes a {schedule.tile_m} x {schedule.tile_n} tile of {name} in shared memory, "
+        f"{schedule.tile_k} products at a time; each thread keeps {schedule.thread_m} x {schedule.thread_n} sums in"
+        f" registers and writes {written}."
+    )
+
+
 class TiledRenderer:
     def __init__(self, kernel: KernelWriter, group: ContractionGroup, schedule: TileSchedule) -> None:
         self.kernel, self.group, self.schedule = kernel, group, schedule

@@ -39,69 +39,6 @@ def sort_capacity(length: int, dtype: DType) -> int | None:
     return capacity if capacity <= MAX_SORTED and n_bytes <= MAX_SHARED_BYTES else None
 
 
-def render_sorted(kernel: KernelWriter, rows: SortedGroup, capacity: int, threads: int) -> RenderedKernel:
-    """Render the kernel that sorts each row in shared memory."""
-    scope = Scope(kernel)
-    n, count = kernel.size("n_columns", rows.length), kernel.size("n_kept", rows.count)
-    type_, first = _key_type(rows), _comparison(kernel, rows)
-    source = kernel.pointer(rows.source)
-    prefix = "(long long)" if kernel.index_type == "long long" else ""
-    body = f"""
-    __shared__ {type_} keys[{capacity}];
-    __shared__ int places[{capacity}];
-    const {kernel.index_type} row = {prefix}blockIdx.x;
-    for (int i = threadIdx.x; i < {capacity}; i += {threads}) {{
-        if (i < {n}) keys[i] = {loaded(f"{source}[row * {n} + i]", rows.source.dtype).text};
-        places[i] = i;
-    }}
-{_network(capacity, threads, type_, first, n)}
-    __syncthreads();
-    for (int i = threadIdx.x; i < {count}; i += {threads}) {{
-        const int place = places[i];
-{stores_of(kernel, rows, "i", "place", depth=2)}
-    }}
-"""
-    scope.lines += body.strip("\n").split("\n")
-    conditions = () if rows.length.constant is not None else (_at_most(rows.length, capacity),)
-    comment = f"A block sorts a row of at most {capacity} elements by a bitonic network in shared memory."
-    return rendered(kernel, comment, scope.lines, (to_expression(rows.n_rows),), (threads,), conditions)
-
-
-def render_ranked(kernel: KernelWriter, rows: SortedGroup, threads: int) -> RenderedKernel:
-    """Render the kernel in which each element counts those before it."""
-    scope = Scope(kernel)
-    n, count = length_of(kernel, rows), kernel.size("n_kept", rows.count)
-    type_, first = _key_type(rows), _comparison(kernel, rows)
-    source = kernel.pointer(rows.source)
-    tiles = f"(({n} + {threads - 1}) / {threads})"
-    prefix = "(long long)" if kernel.index_type == "long long" else ""
-
-    def element(place: str) -> str:
-        return loaded(f"{source}[row * {n} + {place}]", rows.source.dtype).text
-
-    body = f"""
-    __shared__ {type_} keys[{threads}];
-    const {kernel.index_type} row = {prefix}blockIdx.x / {tiles};
-    const int i = blockIdx.x % {tiles} * {threads} + threadIdx.x;
-    const {type_} mine = {element(f"min(i, {n} - 1)")};
-    int rank = 0;
-    for (int tile = 0; tile < {n}; tile += {threads}) {{
-        __syncthreads();
-        if (tile + (int)threadIdx.x < {n}) keys[threadIdx.x] = {element("tile + threadIdx.x")};
-        __syncthreads();
-        const int end = min({n} - tile, {threads});
-        for (int j = 0; j < end; ++j) rank += {first}(keys[j], tile + j, mine, i, {n});
-    }}
-    if (i < {n} && rank < {count}) {{
-{stores_of(kernel, rows, "rank", "i", depth=2)}
-    }}
-"""
-    scope.lines += body.strip("\n").split("\n")
-    grid = binary("*", to_expression(rows.n_rows), blocks_of(rows.length, threads))
-    comment = "A thread per element counts the elements that come before it in its row."
-    return rendered(kernel, comment, scope.lines, (grid,), (threads,), fitting(kernel, rows))
-
-
 def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | None:
     """Return the candidates, a power of two, among which a block finds the first `n_kept` of a long row; None where
     they do not fit, or none is wanted."""
@@ -112,34 +49,83 @@ def leading_capacity(n_kept: int | None, dtype: DType, threads: int) -> int | No
     return capacity if capacity <= MAX_SORTED and n_bytes < MAX_SHARED_BYTES else None
 
 
-def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threads: int) -> RenderedKernel:
-    """Render the kernel that collects candidates for the first places of a long row, and sorts them when they are
-    many. The order is total, so the result does not depend on the order in which threads add candidates."""
-    scope = Scope(kernel)
-    n, count = length_of(kernel, rows), kernel.size("n_kept", rows.count)
-    type_, first = _key_type(rows), _comparison(kernel, rows)
-    source = kernel.pointer(rows.source)
-    prefix = "(long long)" if kernel.index_type == "long long" else ""
+class SortRenderer:
+    """Writes a kernel that finds the first places of each row, by blocks of `threads`."""
 
-    def element(place: str) -> str:
-        return loaded(f"{source}[row * {n} + {place}]", rows.source.dtype).text
+    def __init__(self, kernel: KernelWriter, rows: SortedGroup, threads: int) -> None:
+        self.kernel, self.rows, self.threads = kernel, rows, threads
+        self.count = kernel.size("n_kept", rows.count)
+        self.type = COMPUTE_TYPE[rows.source.dtype]
+        self.first = f"{kernel.use('comes_first', rows.source.dtype)}<{str(rows.is_descending).lower()}>"
+        self.source = kernel.pointer(rows.source)
+        self.block = "(long long)blockIdx.x" if kernel.index_type == "long long" else "blockIdx.x"
 
-    network = textwrap.indent(_network(capacity, threads, type_, first, n), " " * 8)
-    body = f"""
-    __shared__ {type_} keys[{capacity}];
+    def sorted(self, capacity: int) -> RenderedKernel:
+        """Return the kernel that sorts each row in shared memory."""
+        kernel, rows, threads = self.kernel, self.rows, self.threads
+        n = kernel.size("n_columns", rows.length)
+        body = f"""
+    __shared__ {self.type} keys[{capacity}];
+    __shared__ int places[{capacity}];
+    const {kernel.index_type} row = {self.block};
+    for (int i = threadIdx.x; i < {capacity}; i += {threads}) {{
+        if (i < {n}) keys[i] = {self._element(n, "i")};
+        places[i] = i;
+    }}
+{self._network(capacity, n)}
+    __syncthreads();
+{self._stored_places()}
+"""
+        conditions = () if rows.length.constant is not None else (_at_most(rows.length, capacity),)
+        comment = f"A block sorts a row of at most {capacity} elements by a bitonic network in shared memory."
+        return rendered(kernel, comment, _lines(body), (to_expression(rows.n_rows),), (threads,), conditions)
+
+    def ranked(self) -> RenderedKernel:
+        """Return the kernel in which each element counts those before it."""
+        kernel, rows, threads = self.kernel, self.rows, self.threads
+        n = length_of(kernel, rows)
+        tiles = f"(({n} + {threads - 1}) / {threads})"
+        body = f"""
+    __shared__ {self.type} keys[{threads}];
+    const {kernel.index_type} row = {self.block} / {tiles};
+    const int i = blockIdx.x % {tiles} * {threads} + threadIdx.x;
+    const {self.type} mine = {self._element(n, f"min(i, {n} - 1)")};
+    int rank = 0;
+    for (int tile = 0; tile < {n}; tile += {threads}) {{
+        __syncthreads();
+        if (tile + (int)threadIdx.x < {n}) keys[threadIdx.x] = {self._element(n, "tile + threadIdx.x")};
+        __syncthreads();
+        const int end = min({n} - tile, {threads});
+        for (int j = 0; j < end; ++j) rank += {self.first}(keys[j], tile + j, mine, i, {n});
+    }}
+    if (i < {n} && rank < {self.count}) {{
+{stores_of(kernel, rows, "rank", "i", depth=2)}
+    }}
+"""
+        grid = binary("*", to_expression(rows.n_rows), blocks_of(rows.length, threads))
+        comment = "A thread per element counts the elements that come before it in its row."
+        return rendered(kernel, comment, _lines(body), (grid,), (threads,), fitting(kernel, rows))
+
+    def leading(self, capacity: int) -> RenderedKernel:
+        """Return the kernel that collects candidates for the first places of a long row, and sorts them when they are
+        many. The order is total, so the result does not depend on the order in which threads add candidates."""
+        kernel, rows, threads, count = self.kernel, self.rows, self.threads, self.count
+        n = length_of(kernel, rows)
+        body = f"""
+    __shared__ {self.type} keys[{capacity}];
     __shared__ int places[{capacity}];
     __shared__ int n_found;
-    const {kernel.index_type} row = {prefix}blockIdx.x;
-    {type_} last = {{}};
+    const {kernel.index_type} row = {self.block};
+    {self.type} last = {{}};
     int last_place = {n};  // no candidate is the last yet: any element comes before it
-    {type_} next = {element(f"min((int)threadIdx.x, {n} - 1)")};
+    {self.type} next = {self._element(n, f"min((int)threadIdx.x, {n} - 1)")};
     if (threadIdx.x == 0) n_found = 0;
     __syncthreads();
     for (int tile = 0; tile < {n}; tile += {threads}) {{
-        const {type_} mine = next;
+        const {self.type} mine = next;
         const int i = tile + threadIdx.x;
-        next = {element(f"min(i + {threads}, {n} - 1)")};
-        if (i < {n} && {first}(mine, i, last, last_place, {n})) {{
+        next = {self._element(n, f"min(i + {threads}, {n} - 1)")};
+        if (i < {n} && {self.first}(mine, i, last, last_place, {n})) {{
             const int slot = atomicAdd(&n_found, 1);
             keys[slot] = mine;
             places[slot] = i;
@@ -148,7 +134,7 @@ def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threa
         const int end = n_found;
         if (end > {capacity - threads} || tile + {threads} >= {n}) {{
             for (int j = end + threadIdx.x; j < {capacity}; j += {threads}) places[j] = {n};
-{network}
+{textwrap.indent(self._network(capacity, n), " " * 8)}
             __syncthreads();
             if (threadIdx.x == 0) n_found = min(end, {count});
             if (end >= {count}) {{
@@ -158,18 +144,48 @@ def render_leading(kernel: KernelWriter, rows: SortedGroup, capacity: int, threa
         }}
         __syncthreads();
     }}
-    for (int i = threadIdx.x; i < {count}; i += {threads}) {{
-        const int place = places[i];
-{stores_of(kernel, rows, "i", "place", depth=2)}
-    }}
+{self._stored_places()}
 """
-    scope.lines += body.strip("\n").split("\n")
-    comment = (
-        f"A block keeps the elements of its row that come before the last of the first {count} so far, and sorts them "
-        f"by a bitonic network when there may be more than {capacity}."
-    )
-    grid = to_expression(rows.n_rows)
-    return rendered(kernel, comment, scope.lines, (grid,), (threads,), fitting(kernel, rows))
+        comment = (
+            f"A block keeps the elements of its row that come before the last of the first {count} so far, and sorts "
+            f"them by a bitonic network when there may be more than {capacity}."
+        )
+        grid = to_expression(rows.n_rows)
+        return rendered(kernel, comment, _lines(body), (grid,), (threads,), fitting(kernel, rows))
+
+    def _element(self, n: str, place: str) -> str:
+        """Return the element at a place of the row, of `n` elements."""
+        return loaded(f"{self.source}[row * {n} + {place}]", self.rows.source.dtype).text
+
+    def _stored_places(self) -> str:
+        """Return the loop that stores the elements at the first places."""
+        return f"""\
+    for (int i = threadIdx.x; i < {self.count}; i += {self.threads}) {{
+        const int place = places[i];
+{stores_of(self.kernel, self.rows, "i", "place", depth=2)}
+    }}"""
+
+    def _network(self, capacity: int, n: str) -> str:
+        """Return the bitonic network that sorts `keys` and `places`; places from `n` on come last."""
+        return f"""\
+    for (int span = 2; span <= {capacity}; span *= 2) {{
+        for (int stride = span / 2; stride > 0; stride /= 2) {{
+            __syncthreads();
+            for (int pair = threadIdx.x; pair < {capacity // 2}; pair += {self.threads}) {{
+                const int low = 2 * pair - pair % stride;
+                const int high = low + stride;
+                const bool is_upward = low / span % 2 == 0;
+                const {self.type} key = keys[low];
+                const int place = places[low];
+                if ({self.first}(keys[high], places[high], key, place, {n}) == is_upward) {{
+                    keys[low] = keys[high];
+                    places[low] = places[high];
+                    keys[high] = key;
+                    places[high] = place;
+                }}
+            }}
+        }}
+    }}"""
 
 
 def length_of(kernel: KernelWriter, rows: SortedGroup) -> str:
@@ -195,35 +211,8 @@ def stores_of(kernel: KernelWriter, rows: SortedGroup, rank: str, place: str, de
     return "\n".join(scope.lines)
 
 
-def _network(capacity: int, threads: int, type_: str, first: str, n: str) -> str:
-    """Return the bitonic network that sorts `keys` and `places`; places from `n` on come last."""
-    return f"""\
-    for (int span = 2; span <= {capacity}; span *= 2) {{
-        for (int stride = span / 2; stride > 0; stride /= 2) {{
-            __syncthreads();
-            for (int pair = threadIdx.x; pair < {capacity // 2}; pair += {threads}) {{
-                const int low = 2 * pair - pair % stride;
-                const int high = low + stride;
-                const bool is_upward = low / span % 2 == 0;
-                const {type_} key = keys[low];
-                const int place = places[low];
-                if ({first}(keys[high], places[high], key, place, {n}) == is_upward) {{
-                    keys[low] = keys[high];
-                    places[low] = places[high];
-                    keys[high] = key;
-                    places[high] = place;
-                }}
-            }}
-        }}
-    }}"""
-
-
-def _key_type(rows: SortedGroup) -> str:
-    return COMPUTE_TYPE[rows.source.dtype]
-
-
-def _comparison(kernel: KernelWriter, rows: SortedGroup) -> str:
-    return f"{kernel.use('comes_first', rows.source.dtype)}<{str(rows.is_descending).lower()}>"
+def _lines(body: str) -> list[str]:
+    return body.strip("\n").split("\n")
 
 
 def _at_most(size: Index, limit: int) -> Binary:
