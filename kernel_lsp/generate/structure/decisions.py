@@ -25,7 +25,6 @@ from kernel_lsp.generate.ir.tensor import (
 )
 from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.library import (
-    LibraryPlan,
     attention_plan,
     gradient_plans,
     is_matrix,
@@ -57,7 +56,7 @@ from kernel_lsp.generate.structure.recomputed_factors import pick_recomputed
 from kernel_lsp.generate.structure.rewriter import StructurePlan, by_copy
 from kernel_lsp.generate.structure.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
 from kernel_lsp.generate.structure.sum_rewrites import find_moments, flat_sum, with_pointwise_inlined
-from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice, defined_by, pick_windows
+from kernel_lsp.generate.structure.window_gradient_patterns import pick_windows
 
 MAX_DIRECT_TERMS = 64
 """Maximum products of a sum that one thread computes: staging its factors would cost as much."""
@@ -93,55 +92,35 @@ def plan_structure(lowered: LoweredGraph, choices: Choices, workload: Workload, 
     outputs = [output.tensor for output in lowered.outputs]
     live = live_tensors(outputs, {})
     rows = RowSplits(workload, live)
-    windows = pick_windows(lowered.window_gradients, live, choices, workload, operation)
-    planner = _Planner(choices, workload, operation, live, frozenset(outputs), rows, windows)
+    plan = StructurePlan(windows=pick_windows(lowered.window_gradients, live, choices, workload, operation))
+    planner = _Planner(choices, workload, operation, live, frozenset(outputs), rows, plan)
     for tensor in live:
         planner.plan_attention(tensor, outputs)
     for family in find_gradients(live, lowered.attention):
         planner.plan_gradients(family, outputs, lowered.attention)
-    fused = planner.fused
+    fused = plan.fused
     remaining = [tensor for tensor in live_tensors(outputs, fused) if tensor not in fused]
     found = [(tensor, tensor.definition) for tensor in remaining if isinstance(tensor.definition, Reduction)]
     planner.rows.patterns.extend(pattern_of(definition) for _, definition in found if definition.contraction is None)
     planner.rows.patterns.extend(map(pattern_of, rows.rows_of_lines(found)))
     for tensor, definition in found:
-        planner.plan(tensor, definition)
-    return StructurePlan(
-        tuple(planner.contractions),
-        tuple(planner.splits),
-        tuple(planner.inlined),
-        tuple(planner.everywhere),
-        tuple(planner.attentions),
-        tuple(planner.gradients),
-        tuple(planner.libraries),
-        tuple(pick_gathered(remaining, planner)),
-        tuple(planner.flat),
-        tuple(planner.of_lines),
-        tuple(planner.joined),
-        tuple(pick_recomputed(remaining, planner)),
-        tuple(windows),
-    )
+        planner.plan_reduction(tensor, definition)
+    plan.gathered.extend(pick_gathered(remaining, planner))
+    plan.recomputed.extend(pick_recomputed(remaining, planner, plan.contractions))
+    return plan
 
 
 @dataclass
 class _Planner:
+    """Makes the decisions of one operation, and adds them to its `plan`."""
+
     choices: Choices
     workload: Workload
     operation: str
     live: Sequence[Tensor]
     outputs: frozenset[Tensor]
     rows: RowSplits
-    windows: Sequence[WindowChoice]
-    contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
-    splits: list[tuple[Tensor, int]] = field(default_factory=list)
-    inlined: list[Tensor] = field(default_factory=list)
-    everywhere: list[Tensor] = field(default_factory=list)
-    attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
-    gradients: list[GradientFamily] = field(default_factory=list)
-    libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
-    flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
-    of_lines: list[Tensor] = field(default_factory=list)
-    joined: list[Tensor] = field(default_factory=list)
+    plan: StructurePlan
     names: NamePool = field(default_factory=NamePool)
     attention_names: NamePool = field(default_factory=NamePool)
     walked: dict[Tensor, int] = field(default_factory=dict)
@@ -163,18 +142,18 @@ class _Planner:
             default = "library"
         chosen = self._pick_attention(tensor.name, default, *(("library",) if library is not None else ()))
         if chosen == "online":
-            self.attentions.append((tensor, found))
+            self.plan.attentions.append((tensor, found))
         elif chosen == "library" and library is not None:
-            self.libraries.append((tensor, library))
+            self.plan.libraries.append((tensor, library))
 
     def _plan_kept_attention(self, tensor: Tensor, found: Attention, log_sums: Tensor) -> None:
         """Choose how an attention is computed that keeps the logarithms of its sums: its gradients are by the same
         way, which alone has the same scores."""
         assert isinstance(log_sums.definition, LogSums)
         if self._pick_kept(found, has_library=log_sums.definition.has_library) == "library":
-            self.libraries += kept_attention_plans(tensor, found, log_sums)
+            self.plan.libraries += kept_attention_plans(tensor, found, log_sums)
         else:
-            self.attentions.append((tensor, found))
+            self.plan.attentions.append((tensor, found))
 
     def _pick_kept(self, found: Attention | AttentionGradient, *, has_library: bool) -> str:
         default = "library" if has_library and self._suits_library(found) else "online"
@@ -187,9 +166,9 @@ class _Planner:
         if kept is not None and family.statistics is None:
             queries = next(gradient for _, gradient in family.gradients if gradient.kind == "query")
             if self._pick_kept(queries, has_library=kept.has_library) == "library":
-                self.libraries += gradient_plans(family.gradients, (kept.out, kept.log_sums))
+                self.plan.libraries += gradient_plans(family.gradients, (kept.out, kept.log_sums))
             else:
-                self.gradients.append(family)
+                self.plan.gradients.append(family)
             return
         plans = gradient_plans(family.gradients)
         default = self._default_attention(dict(family.gradients), outputs)
@@ -198,16 +177,9 @@ class _Planner:
             default = "library"
         chosen = self._pick_attention(family.gradients[0][0].name, default, *(("library",) if plans else ()))
         if chosen == "online":
-            self.gradients.append(family)
+            self.plan.gradients.append(family)
         elif chosen == "library":
-            self.libraries += plans
-
-    @property
-    def fused(self) -> dict[Tensor, Definition]:
-        """Return the definitions of what attentions and their gradients compute."""
-        called = {tensor: plan.view for tensor, plan in self.libraries}
-        gradients = dict(entry for family in self.gradients for entry in family.definitions.items())
-        return {**dict(self.attentions), **called, **gradients, **defined_by(self.windows)}
+            self.plan.libraries += plans
 
     def _suits_library(self, attention: Attention | AttentionGradient) -> bool:
         """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
@@ -220,25 +192,26 @@ class _Planner:
         return str(self.choices.pick(knob, ("online", "products", *others), default, "how it is computed"))
 
     def _default_attention(self, found: Mapping[Tensor, Definition], outputs: Sequence[Tensor]) -> str:
-        others = set(live_tensors(outputs, {**self.fused, **found}))
+        others = set(live_tensors(outputs, {**self.plan.fused, **found}))
         needed = set(live_tensors(list(found), found))
         scores = [entry for entry in live_tensors(list(found), {}) if entry not in needed]
         return "products" if any(entry in others for entry in scores) else "online"
 
-    def plan(self, tensor: Tensor, definition: Reduction) -> None:
+    def plan_reduction(self, tensor: Tensor, definition: Reduction) -> None:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
         if self._is_flat(tensor, definition, name):
             return
         if definition.contraction is None and self._is_inlined(tensor, definition, name):
-            self.inlined.append(tensor)
+            self.plan.inlined.append(tensor)
             return
         if self._joins_longer_rows(tensor, definition, name):
-            self.of_lines.append(tensor)
+            self.plan.of_lines.append(tensor)
             return
-        if self.rows.lets_results_join(tensor, definition):
-            self.joined += [tensor] if self.choices.pick_int(f"{name}.joined", (0, 1), 1, "results join it") else []
+        joins = self.rows.lets_results_join(tensor, definition)
+        if joins and self.choices.pick_int(f"{name}.joined", (0, 1), 1, "results join it"):
+            self.plan.joined.append(tensor)
         self._plan_place(tensor, definition, name)
         self._plan_split(tensor, definition, name)
 
@@ -257,9 +230,9 @@ class _Planner:
             return False
         read = {access.tensor for access in accesses(with_pointwise_inlined(definition.body))}
         is_wide = all(access.dtype.itemsize >= 4 for access in accesses(found.body))
-        default = int(is_wide or not read.isdisjoint(self.of_lines))
+        default = int(is_wide or not read.isdisjoint(self.plan.of_lines))
         is_flat = self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
-        self.flat += [(tensor, found)] if is_flat else []
+        self.plan.flat += [(tensor, found)] if is_flat else []
         return bool(is_flat)
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
@@ -273,7 +246,7 @@ class _Planner:
         default = "every_block" if n_terms <= MAX_REPEATED_BY_DEFAULT else "own_kernel"
         chosen = self.choices.pick(f"{name}.place", choices, default, "who finds a value that all rows need")
         if chosen == "every_block":
-            self.everywhere.append(tensor)
+            self.plan.everywhere.append(tensor)
 
     def _plan_contraction(self, tensor: Tensor, definition: Reduction, name: str) -> str:
         """Choose the method of a contraction. `direct`: one thread per result; `rows`: a warp or block per result;
@@ -284,7 +257,7 @@ class _Planner:
         options, default = self._contraction_options(tensor, definition), self._default_contraction(tensor, definition)
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
         planned, way = (by_copy(definition), "tensor_cores") if chosen == "by_taps" else (definition, chosen)
-        self.contractions += [(tensor, chosen, self._plan_parts(tensor, planned, name, way))]
+        self.plan.contractions += [(tensor, chosen, self._plan_parts(tensor, planned, name, way))]
         return chosen
 
     def _plan_parts(self, tensor: Tensor, definition: Reduction, name: str, way: str) -> int:
@@ -396,7 +369,7 @@ class _Planner:
             values = sorted({1, *(self.workload.n_multiprocessors * factor for factor in (1, 2, 4, 8))})
         split = self.choices.pick_int(f"{name}.split", values, default, "blocks that share a row")
         if split > 1:
-            self.splits.append((tensor, split))
+            self.plan.splits.append((tensor, split))
 
     def _sharing(self, tensor: Tensor, definition: Reduction) -> Iterator[Tensor]:
         """Yield the consumers that read the rows again and belong to the launch of the reduction: blocks share them."""
@@ -483,8 +456,8 @@ class _Planner:
         which parts of any length do. The second sum of a variance has the parts of the first."""
         moments = find_moments(tensor)
         if moments is not None:
-            parts = dict(self.splits).get(moments.first)
-            self.splits += [(tensor, parts)] if parts is not None else []
+            parts = dict(self.plan.splits).get(moments.first)
+            self.plan.splits += [(tensor, parts)] if parts is not None else []
             return parts is not None
         n_leading = self.rows.n_leading(definition)
         if not n_leading:
@@ -493,7 +466,7 @@ class _Planner:
         default = self.rows.is_better_by_lines(definition, sharing, later)
         if not self.choices.pick_int(f"{name}.by_rows", (0, 1), int(default), "the parts are rows"):
             return False
-        self.splits.append((tensor, -n_leading))
+        self.plan.splits.append((tensor, -n_leading))
         return True
 
     def _size(self, size: Index) -> int:

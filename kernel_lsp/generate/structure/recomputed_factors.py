@@ -25,16 +25,17 @@ MAX_READS = 2
 
 
 class ContractionPlanner(OperationPlanner, Protocol):
-    """Give what is planned of an operation with contractions: `contractions` have the way of each."""
+    """Give the results of an operation with contractions."""
 
     outputs: frozenset[Tensor]
-    contractions: list[tuple[Tensor, str, int]]
 
 
-def pick_recomputed(live: Sequence[Tensor], planner: ContractionPlanner) -> Iterator[Tensor]:
+def pick_recomputed(
+    live: Sequence[Tensor], planner: ContractionPlanner, contractions: Sequence[tuple[Tensor, str, int]]
+) -> Iterator[Tensor]:
     """Yield the factors that kernels compute where they stage them: those that only small sums on CUDA cores read,
-    contractions among them."""
-    ways = {tensor: way for tensor, way, _ in planner.contractions}
+    `contractions` (with the way of each) among them."""
+    ways = {tensor: way for tensor, way, _ in contractions}
     readers = _direct_readers(live, planner.outputs)
     for tensor in live:
         definition, sums = tensor.definition, readers[tensor]

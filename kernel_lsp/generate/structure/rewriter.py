@@ -33,7 +33,7 @@ from kernel_lsp.generate.lowering.reduction import count_of
 from kernel_lsp.generate.lowering.table import LoweredGraph
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily
 from kernel_lsp.generate.structure.sum_rewrites import Moments, find_moments
-from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice
+from kernel_lsp.generate.structure.window_gradient_patterns import WindowChoice, defined_by
 
 
 @dataclass
@@ -233,42 +233,44 @@ class _SplitRows:
         return select(is_whole, whole, rest)
 
 
-@dataclass(frozen=True)
+@dataclass
 class StructurePlan:
     """Structural decisions: the method of each contraction and the number of parts of its sums, the number of parts of
     each reduction, and the reductions that the reading threads compute in loops of their own."""
 
-    contractions: tuple[tuple[Tensor, str, int], ...]
-    splits: tuple[tuple[Tensor, int], ...]
-    inlined: tuple[Tensor, ...] = ()
-    everywhere: tuple[Tensor, ...] = ()
-    attentions: tuple[tuple[Tensor, Attention], ...] = ()
-    gradients: tuple[GradientFamily, ...] = ()
-    libraries: tuple[tuple[Tensor, LibraryPlan], ...] = ()
-    gathered: tuple[Tensor, ...] = ()
-    flat: tuple[tuple[Tensor, Reduction], ...] = ()
-    of_lines: tuple[Tensor, ...] = ()
-    joined: tuple[Tensor, ...] = ()
-    recomputed: tuple[Tensor, ...] = ()
-    windows: tuple[WindowChoice, ...] = ()
+    contractions: list[tuple[Tensor, str, int]] = field(default_factory=list)
+    splits: list[tuple[Tensor, int]] = field(default_factory=list)
+    inlined: list[Tensor] = field(default_factory=list)
+    everywhere: list[Tensor] = field(default_factory=list)
+    attentions: list[tuple[Tensor, Attention]] = field(default_factory=list)
+    gradients: list[GradientFamily] = field(default_factory=list)
+    libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
+    gathered: list[Tensor] = field(default_factory=list)
+    flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
+    of_lines: list[Tensor] = field(default_factory=list)
+    joined: list[Tensor] = field(default_factory=list)
+    recomputed: list[Tensor] = field(default_factory=list)
+    windows: list[WindowChoice] = field(default_factory=list)
+
+    @property
+    def fused(self) -> dict[Tensor, Definition]:
+        """Return the definitions of what one kernel or call finds with its intermediate tensors."""
+        called = {tensor: plan.view for tensor, plan in self.libraries}
+        gradients = dict(entry for family in self.gradients for entry in family.definitions.items())
+        return {**dict(self.attentions), **called, **gradients, **defined_by(self.windows)}
 
     @property
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for plans that agree."""
+        named = (self.attentions, self.libraries, self.flat)
+        plain = (self.inlined, self.everywhere, self.gathered, self.of_lines, self.joined, self.recomputed)
         return (
             tuple((tensor.digest, way, parts) for tensor, way, parts in self.contractions),
             tuple((tensor.digest, split) for tensor, split in self.splits),
-            tuple(tensor.digest for tensor in self.inlined),
-            tuple(tensor.digest for tensor in self.everywhere),
-            tuple(tensor.digest for tensor, _ in self.attentions),
             tuple(tensor.digest for family in self.gradients for tensor in family.definitions),
-            tuple(tensor.digest for tensor, _ in self.libraries),
-            tuple(tensor.digest for tensor in self.gathered),
-            tuple(tensor.digest for tensor, _ in self.flat),
-            tuple(tensor.digest for tensor in self.of_lines),
-            tuple(tensor.digest for tensor in self.joined),
-            tuple(tensor.digest for tensor in self.recomputed),
             tuple((family.grad.digest, family.tensors[0].digest, channels) for family, channels in self.windows),
+            *(tuple(tensor.digest for tensor, _ in tensors) for tensors in named),
+            *(tuple(tensor.digest for tensor in tensors) for tensors in plain),
         )
 
     def structure(self, lowered: LoweredGraph, sizes: Sizes) -> Structure:
