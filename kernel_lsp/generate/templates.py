@@ -95,13 +95,11 @@ from kernel_lsp.generate.schedule.contraction_knobs import (
 from kernel_lsp.generate.schedule.depthwise_knobs import render_depthwise
 from kernel_lsp.generate.schedule.element_knobs import ElementChooser, choose_row_scatter, element_comment
 from kernel_lsp.generate.schedule.knobs import Choices
-from kernel_lsp.generate.schedule.loop_knobs import render_loop
 from kernel_lsp.generate.schedule.next_rows import for_other_lengths
-from kernel_lsp.generate.schedule.recurrence_knobs import choose_recurrence
 from kernel_lsp.generate.schedule.row_comments import row_comment
 from kernel_lsp.generate.schedule.row_knobs import RowChooser
-from kernel_lsp.generate.schedule.scan_knobs import choose_scan
 from kernel_lsp.generate.schedule.selection_knobs import choose_selection
+from kernel_lsp.generate.schedule.step_knobs import choose_recurrence, choose_scan, render_loop
 from kernel_lsp.generate.schedule.tensor_core_knobs import (
     default_schedule,
     pick_schedule,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.source.cuda import closing, without_comments_and_strings
 
 MAX_SUBSTITUTIONS = 64
@@ -92,6 +93,17 @@ def plan_expression(expression: str, names: Mapping[str, str], defined: Mapping[
     is_clean = re.fullmatch(r"(?:[\w\s+\-*/%(),]|//)*", text) is not None
     calls = {*re.findall(r"([A-Za-z_]\w*)\s*\(", text)}
     return _tidy(text) if is_known and is_clean and calls <= {"ceil_div", "min", "max"} else None
+
+
+def number_of(expression: str, defined: Mapping[str, str]) -> int | None:
+    """Return the value of a host expression of integers; None for any other."""
+    if expression.isdecimal():
+        return int(expression)
+    written = plan_expression(expression, {}, defined)
+    try:
+        return None if written is None else evaluate_int(parse(written), {})
+    except ExpressionError:
+        return None
 
 
 def _launches(code: str) -> Iterator[HostLaunch]:

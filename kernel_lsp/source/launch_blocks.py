@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernel_lsp.core.expression import Constant, Expression, ExpressionError, evaluate_int, parse
+from kernel_lsp.core.expression import Constant, Expression, evaluate_int
 from kernel_lsp.core.plan import Launch, LaunchPlan
-from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, size_parts
+from kernel_lsp.source.host_launches import host_launches, number_of, size_parts
 
 _TEMPLATE = re.compile(r"<.*>")
 
@@ -54,8 +54,8 @@ def _of_plan(plan: LaunchPlan) -> Iterator[tuple[str, LaunchedBlock]]:
 def _of_host(text: str) -> Iterator[tuple[str, LaunchedBlock]]:
     for launch in host_launches(text) if "<<<" in text else ():
         parts = size_parts(launch.sizes[1], launch.defined) if launch.sizes[1:] else ()
-        sizes = [_value(part, launch) for part in parts]
-        shared = _value(launch.sizes[2], launch) if launch.sizes[2:] else 0
+        sizes = [number_of(part, launch.defined) for part in parts]
+        shared = number_of(launch.sizes[2], launch.defined) if launch.sizes[2:] else 0
         known = [size for size in sizes if size is not None]
         if known and len(known) == len(sizes) and shared is not None:
             yield launch.kernel, _block(launch.template, prod(known), shared)
@@ -64,12 +64,3 @@ def _of_host(text: str) -> Iterator[tuple[str, LaunchedBlock]]:
 def _block(template: Sequence[Expression | str], n_threads: int, dynamic_bytes: int) -> LaunchedBlock:
     arguments = ",".join(str(each).replace(" ", "") for each in template)
     return LaunchedBlock(f"<{arguments}>" if arguments else "", n_threads, dynamic_bytes)
-
-
-def _value(written: str, launch: HostLaunch) -> int | None:
-    """Return the value of an expression of constants; None of any other."""
-    expression = plan_expression(written, {}, launch.defined)
-    try:
-        return evaluate_int(parse(expression), {}) if expression is not None else None
-    except ExpressionError:
-        return None

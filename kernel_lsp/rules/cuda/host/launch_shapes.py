@@ -7,8 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
-from kernel_lsp.source.host_launches import HostLaunch, host_launches, plan_expression, split_top, without_casts
+from kernel_lsp.source.host_launches import (
+    HostLaunch,
+    host_launches,
+    number_of,
+    plan_expression,
+    split_top,
+    without_casts,
+)
 
 
 class LaunchShape(NamedTuple):
@@ -48,7 +54,7 @@ def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -
         block = _block(threads, defined) or _block(threads, {**defined, **of_file})
         kernel = launch.kernel.rpartition("::")[2]
         if block is not None:
-            arguments = tuple(_number(_plain(each, returned), defined) for each in launch.template)
+            arguments = tuple(number_of(_plain(each, returned), defined) for each in launch.template)
             shared = _plain(launch.sizes[2], returned) if len(launch.sizes) > 2 else ""
             place, grid = n_before[kernel], _grid(launch)
             exact = _is_one_block(grid), _divides_exactly(grid, launch, defined)
@@ -80,7 +86,7 @@ def _shared(launch: HostLaunch, shared: str, defined: Mapping[str, str]) -> str 
 def _block(size: str, defined: Mapping[str, str]) -> tuple[int, int, int] | None:
     sizes = defined.get(size, size).strip()
     sizes = sizes.removeprefix("dim3").strip(" ({})") if sizes.startswith("dim3") else sizes
-    numbers = [_number(each, defined) for each in split_top(sizes)]
+    numbers = [number_of(each, defined) for each in split_top(sizes)]
     if not 1 <= len(numbers) <= 3 or any(each is None or each <= 0 for each in numbers):
         return None
     x, y, z = (*[each or 1 for each in numbers], 1, 1)[:3]
@@ -155,7 +161,7 @@ def _divides_exactly(grid: str, launch: HostLaunch, defined: Mapping[str, str]) 
 
 def _is_multiple(size: str, operator: str, divisor: str, launch: HostLaunch, defined: Mapping[str, str]) -> bool:
     divisor = divisor if operator == "/" else f"(1 << {divisor})"
-    n, step = _number(size, defined), _number(divisor, defined)
+    n, step = number_of(size, defined), number_of(divisor, defined)
     if n is not None and step:
         return n % step == 0
     value = without_casts(launch.defined.get(size, ""))
@@ -165,14 +171,3 @@ def _is_multiple(size: str, operator: str, divisor: str, launch: HostLaunch, def
     return is_product or any(
         re.search(_WAYS.replace("%s", name).replace("%%", "%"), launch.before) is not None for name in names
     )
-
-
-def _number(text: str, defined: Mapping[str, str]) -> int | None:
-    """Return the value of a host expression of integers; None for any other."""
-    if text.isdecimal():
-        return int(text)
-    written = plan_expression(text, {}, defined)
-    try:
-        return None if written is None else evaluate_int(parse(written), {})
-    except ExpressionError:
-        return None
