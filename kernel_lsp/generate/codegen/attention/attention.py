@@ -7,8 +7,6 @@ is used. The method is that of FlashAttention (Dao et al. 2022) with its second 
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
-from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.attention.attention_tiles import (
     ROWS_PER_WARP,
     TileAxis,
@@ -19,13 +17,11 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import (
     stride_of,
 )
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
-from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGroup
 from kernel_lsp.generate.ir.scalar import Access
-from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
@@ -56,14 +52,13 @@ class AttentionRenderer(TileRenderer):
     group: AttentionGroup
 
     def __init__(self, kernel: KernelWriter, group: AttentionGroup, schedule: TileSchedule) -> None:
-        super().__init__(kernel, group, schedule.warps * WARP)
-        self.schedule = schedule
+        super().__init__(kernel, group, schedule)
         self.head = int(group.head.extent.constant or 0)
         self.width = int(group.n.extent.constant or 0)
 
     @property
     def rows(self) -> TileAxis:
-        return TileAxis(self.group.m, "m", "m0", str(self._n_rows), self.n_queries)
+        return TileAxis(self.group.m, "m", "m0", str(self.n_rows), self.n_queries)
 
     @property
     def columns(self) -> TileAxis:
@@ -82,14 +77,6 @@ class AttentionRenderer(TileRenderer):
             self.kernel, comment, self.scope.lines, grid, block, min_blocks=min_blocks, dynamic_bytes=n_bytes
         )
 
-    @property
-    def _n_rows(self) -> int:
-        return self.schedule.warps * ROWS_PER_WARP
-
-    def _grid(self) -> Expression:
-        n_tiles = blocks_of(self.group.m.extent, self._n_rows)
-        return binary("*", n_tiles, to_expression(self.group.batch.extent))
-
     def _declare(self) -> None:
         scope = self.scope
         scope.line(f"constexpr int HEAD = {self.head}, WIDTH = {self.width}, KEYS = {self.schedule.columns};")
@@ -104,30 +91,26 @@ class AttentionRenderer(TileRenderer):
         """Declare what a block and a thread own."""
         scope, type_ = self.scope, self.kernel.index_type
         scope.line(f"const int lane = threadIdx.x % 32, warp = {warp};")
-        tiles = f"({self.n_queries} + {self._n_rows - 1}) / {self._n_rows}"
+        tiles = f"({self.n_queries} + {self.n_rows - 1}) / {self.n_rows}"
         if self.n_queries.isdigit():
-            tiles = str(-(-int(self.n_queries) // self._n_rows))
+            tiles = str(-(-int(self.n_queries) // self.n_rows))
         scope.line(f"const int n_tiles = {tiles};")
-        if self.group.batch.extent.constant == 1:
-            scope.define(self.group.batch, "0")
-        else:
-            scope.line(f"const {type_} batch = blockIdx.x / n_tiles;")
-            scope.define(self.group.batch, "batch")
+        self._declare_batch()
         last = self.last_key()
         order = "(n_tiles - 1 - blockIdx.x % n_tiles)" if last is not None else "blockIdx.x % n_tiles"
         comment = "  // the longest first" if last is not None else ""
-        scope.line(f"const {type_} m0 = {order} * {self._n_rows};{comment}")
+        scope.line(f"const {type_} m0 = {order} * {self.n_rows};{comment}")
         scope.line(f"const {type_} row = m0 + warp * 16 + lane / 4;  // this lane has rows `row` and `row + 8`")
         keys = self.n_keys
         if last is not None:
-            keys = f"min({type_}({self.n_keys}), {self.shifted(f'm0 + {self._n_rows}', last)})"
+            keys = f"min({type_}({self.n_keys}), {self.shifted(f'm0 + {self.n_rows}', last)})"
         scope.line(f"const {type_} n_keys = {keys};")
 
     def _load_queries(self) -> None:
         """Load the queries: into shared memory, or through its second stage into registers, for 16-bit elements."""
         scope, group = self.scope, self.group
         first = _first_query(group)
-        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", padded(f"{first} * KEYS + "), self._n_rows)
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", padded(f"{first} * KEYS + "), self.n_rows)
         scope.line("commit_copies();")
         if self.kind == "f32":
             scope.line(f"const auto queries = tiles + {first} * KEYS + warp * 16;")
@@ -171,18 +154,13 @@ class AttentionRenderer(TileRenderer):
         scope.line("combine_totals(totals);")
         if group.log_sums is not None:
             self._write_log_sums(group.log_sums)
-        with self.open_fragment(scope, "WIDTH") as inner:
-            inner.line(f"const {self.kernel.index_type} m = row + c / 2 * 8;")
-            inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
-            with inner.open(f"if (m < {self.n_queries})") as guard:
-                guard.define(group.m, "m")
-                guard.define(group.n, "col")
-                quotient = "sums[n][c] / totals[c / 2]"
-                if group.is_safe:
-                    quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
-                guard.line(f"const float value = {quotient};")
-                guard.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
-                write_stores(guard, group.stores)
+        with self._open_results("WIDTH", group.n) as result:
+            quotient = "sums[n][c] / totals[c / 2]"
+            if group.is_safe:
+                quotient = f"totals[c / 2] == 0.0f ? 0.0f : {quotient}"
+            result.line(f"const float value = {quotient};")
+            result.bind(Access(group.tensor, group.at), convert(Text("value", ATOM), DType.F32, group.tensor.dtype))
+            write_stores(result, group.stores)
 
     def _write_log_sums(self, log_sums: Access) -> None:
         """Write the logarithms of the sums of exponentials, as the gradients of this attention read them."""

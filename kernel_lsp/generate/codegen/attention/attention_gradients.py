@@ -8,8 +8,6 @@ replaces what a forward pass would have stored.
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Expression
-from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.attention.attention_tiles import (
     ROWS_PER_WARP,
     TileAxis,
@@ -20,15 +18,13 @@ from kernel_lsp.generate.codegen.attention.attention_tiles import (
     stride_of,
 )
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, blocks_of, rendered
+from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, rendered
 from kernel_lsp.generate.codegen.operators import ATOM, Text, convert
-from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, GradientOutput
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
-from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.workload import Workload
 
 _NAMES = """
@@ -79,9 +75,7 @@ class GradientRenderer(TileRenderer):
     group: AttentionGradientGroup
 
     def __init__(self, kernel: KernelWriter, group: AttentionGradientGroup, schedule: TileSchedule) -> None:
-        super().__init__(kernel, group, schedule.warps * WARP)
-        self.schedule = schedule
-        self.n_rows = schedule.warps * ROWS_PER_WARP
+        super().__init__(kernel, group, schedule)
         self.base = "f32" if self.kind == "f32" else "16"
 
     @property
@@ -118,10 +112,6 @@ class GradientRenderer(TileRenderer):
             self.kernel, comment, self.scope.lines, (self._grid(),), (self.n_threads,), dynamic_bytes=n_bytes
         )
 
-    def _grid(self) -> Expression:
-        n_tiles = blocks_of(self.rows.variable.extent, self.n_rows)
-        return binary("*", n_tiles, to_expression(self.group.batch.extent))
-
     def _declare(self) -> None:
         scope, group = self.scope, self.group
         head, width = group.head.extent.constant, group.width.extent.constant
@@ -142,11 +132,7 @@ class GradientRenderer(TileRenderer):
         """Declare what a block and a thread own, and the steps."""
         scope, group, type_ = self.scope, self.group, self.kernel.index_type
         scope.line(f"const int n_tiles = ({self.rows.limit} + ROWS - 1) / ROWS;")
-        if group.batch.extent.constant == 1:
-            scope.define(group.batch, "0")
-        else:
-            scope.line(f"const {type_} batch = blockIdx.x / n_tiles;")
-            scope.define(group.batch, "batch")
+        self._declare_batch()
         last = self.last_key()
         is_reversed = last is not None and group.is_by_query
         order = "(n_tiles - 1 - blockIdx.x % n_tiles)" if is_reversed else "blockIdx.x % n_tiles"
@@ -301,19 +287,11 @@ class GradientRenderer(TileRenderer):
             self._write_statistics()
 
     def _write_output(self, output: GradientOutput) -> None:
-        scope, rows = self.scope, self.rows
-        with self.open_fragment(scope, "WIDTH" if output.kind == "value" else "HEAD") as inner:
-            inner.line(f"const {self.kernel.index_type} {rows.name} = row + c / 2 * 8;")
-            inner.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
-            with inner.open(f"if ({rows.name} < {rows.limit})") as guard:
-                guard.define(rows.variable, rows.name)
-                guard.define(output.column, "col")
-                scale = "" if output.factor == 1.0 else f" * {output.factor!r}f"
-                guard.line(f"const float value = {output.kind}_sums[n][c]{scale};")
-                guard.bind(
-                    Access(output.tensor, output.at), convert(Text("value", ATOM), DType.F32, output.tensor.dtype)
-                )
-                write_stores(guard, output.stores)
+        with self._open_results("WIDTH" if output.kind == "value" else "HEAD", output.column) as result:
+            scale = "" if output.factor == 1.0 else f" * {output.factor!r}f"
+            result.line(f"const float value = {output.kind}_sums[n][c]{scale};")
+            result.bind(Access(output.tensor, output.at), convert(Text("value", ATOM), DType.F32, output.tensor.dtype))
+            write_stores(result, output.stores)
 
     def _write_statistics(self) -> None:
         scope = self.scope

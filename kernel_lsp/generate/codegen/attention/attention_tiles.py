@@ -8,14 +8,17 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
+from kernel_lsp.core.expression_rules import binary
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES, Packing, find_packed
-from kernel_lsp.generate.codegen.kernel import KernelWriter, name_coordinates
+from kernel_lsp.generate.codegen.kernel import KernelWriter, blocks_of, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, MULTIPLY, UNARY, Text, convert, stored
+from kernel_lsp.generate.codegen.rows.row_schedule import WARP
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import AttentionGradientGroup, AttentionGroup
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Argument, Scalar, accesses, nodes
+from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.structure.attention_patterns import PRODUCT, condition_of_seen, last_key_of, score_of_seen
 
@@ -75,10 +78,11 @@ class TileRenderer(ABC):
     """Renders what the kernels of an attention share. A block has the rows of one tile along `rows`, 16 per warp, and
     loops over tiles along `columns`."""
 
-    schedule: TileSchedule
-
-    def __init__(self, kernel: KernelWriter, group: AttentionGroup | AttentionGradientGroup, n_threads: int) -> None:
-        self.kernel, self.group, self.n_threads = kernel, group, n_threads
+    def __init__(
+        self, kernel: KernelWriter, group: AttentionGroup | AttentionGradientGroup, schedule: TileSchedule
+    ) -> None:
+        self.kernel, self.group, self.schedule = kernel, group, schedule
+        self.n_rows, self.n_threads = schedule.warps * ROWS_PER_WARP, schedule.warps * WARP
         self.scope = Scope(kernel)
         self.dtype = group.value.dtype
         self.kind = KINDS[self.dtype]
@@ -95,9 +99,28 @@ class TileRenderer(ABC):
     def columns(self) -> TileAxis:
         """Return what a block loops over."""
 
-    @abstractmethod
     def _grid(self) -> Expression:
         """Return the number of blocks."""
+        n_tiles = blocks_of(self.rows.variable.extent, self.n_rows)
+        return binary("*", n_tiles, to_expression(self.group.batch.extent))
+
+    def _declare_batch(self) -> None:
+        """Declare the block's item of the batch."""
+        if self.group.batch.extent.constant == 1:
+            self.scope.define(self.group.batch, "0")
+            return
+        self.scope.line(f"const {self.kernel.index_type} batch = blockIdx.x / n_tiles;")
+        self.scope.define(self.group.batch, "batch")
+
+    def _open_results(self, size: str, column: Variable) -> Scope:
+        """Open the loop over a lane's results, and in it the condition that their row exists."""
+        fragment, rows = self.open_fragment(self.scope, size), self.rows
+        fragment.line(f"const {self.kernel.index_type} {rows.name} = row + c / 2 * 8;")
+        fragment.line("const int col = n * 8 + lane % 4 * 2 + c % 2;")
+        guard = fragment.open(f"if ({rows.name} < {rows.limit})", closes_this=True)
+        guard.define(rows.variable, rows.name)
+        guard.define(column, "col")
+        return guard
 
     def last_key(self) -> Index | None:
         """Return c where no query m sees a key beyond m + c; None where there is no such number."""

@@ -186,7 +186,7 @@ class WarpgroupAttentionRenderer(WarpgroupRenderer, AttentionRenderer):
         self._change_registers(scope, is_copying=False)
         threads = ("(threadIdx.x - COPYING)", "MULTIPLYING")
         to = "&queries[{row}][{place}]"
-        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", to, self._n_rows, threads)
+        self.load_tile(scope, group.query_part, self.rows, group.head, "m0", to, self.n_rows, threads)
         scope.line("commit_copies();")
         scope.line("wait_for_copies<0>();")
         scope.line("meet(HALF + 1, MULTIPLYING);")
