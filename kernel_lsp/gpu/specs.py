@@ -95,6 +95,14 @@ def find_gpu(name: str) -> GpuSpec:
     raise SettingError(f"no figures are known for the GPU '{name}'", next_step=f"{hint}Known: {', '.join(names)}")
 
 
+def known_gpu(name: str) -> GpuSpec | None:
+    """Return the GPU called `name`; None for one that is not in the table."""
+    try:
+        return find_gpu(name)
+    except SettingError:
+        return None
+
+
 def _key(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", name.lower())
     return " ".join(word for word in words if word not in _IGNORED_WORDS)

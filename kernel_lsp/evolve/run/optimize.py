@@ -45,6 +45,7 @@ from kernel_lsp.plan.parser import parse_or_raise
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.training.ranker import trained_order
+from kernel_lsp.verify.devices.device_names import parse_device
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
@@ -300,9 +301,10 @@ def resume_request(directory: Path, run_id: str) -> RunHandle:
     with existing_archive(directory) as archive:
         record = archive.run(run_id)
     request = OptimizeRequest.model_validate(record.request)
+    has_own_target = parse_device(request.device).is_remote and request.target_gpu == Settings().target_gpu
     stored = {
         "device": request.device,
-        "target_gpu": request.target_gpu,
+        "target_gpu": None if has_own_target else request.target_gpu,
         "generations": request.generations,
         "proposals": request.proposals,
         "seed": request.seed,

@@ -19,10 +19,10 @@ from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.profile import EagerKernel, KernelProfile, ProfileKind, ProfileReport, ToolRun
 from kernel_lsp.core.task import Task
 from kernel_lsp.core.verdict import BuildFailed, CheckOutcome, Unsupported
-from kernel_lsp.errors import EnvironmentProblem, KernelLspError, TargetError
+from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.gpu.estimate import estimate_operation, time_floor
 from kernel_lsp.gpu.floor import added_bases
-from kernel_lsp.gpu.specs import GpuSpec, find_gpu
+from kernel_lsp.gpu.specs import GpuSpec, known_gpu
 from kernel_lsp.plan.parser import parse
 from kernel_lsp.process.case_files import CaseFiles
 from kernel_lsp.process.confinement import Confinement
@@ -205,7 +205,7 @@ class _Profiled:
         profiles = await self._runs.count_runs(self._given)
         if not isinstance(profiles, tuple):
             return profiles
-        gpu, symbols = self._estimated_gpu(), self._built.symbols
+        gpu, symbols = self._session.gpu, self._built.symbols
         operations: list[tuple[float, tuple[KernelProfile, ...]]] = []
         for run, profile in zip(self._given, profiles, strict=True):
             estimate = estimate_operation(run.bound, profile.counters, self._built.kernels, symbols, gpu)
@@ -213,17 +213,11 @@ class _Profiled:
             operations.append((estimate.time_us, found))
         return _Timed("executor", gpu.name, gpu, operations)
 
-    def _estimated_gpu(self) -> GpuSpec:
-        """Return the remote GPU where we know its kind: it was asked for by its machine. Else the target GPU."""
-        if self._gpu is None or self._gpu.device is None or not self._gpu.place:
-            return self._session.gpu
-        return _known_gpu(self._gpu.device.facts.name) or self._session.gpu
-
     def _of_pages(self, pages: Sequence[NcuPages]) -> _Timed:
         """Return the launches that Nsight Compute measured, without those that only prepare a backward."""
         assert self._gpu is not None
         name = pages[0].launches[0].gpu
-        gpu = _known_gpu(name) or self._session.gpu
+        gpu = known_gpu(name) or self._session.gpu
         operations = [
             (
                 sum(launch.metric("gpu__time_duration.sum") for launch in page.launches[n_before:]),
@@ -349,14 +343,7 @@ class _Profiled:
         return finding.model_copy(update={"file": self._file}) if finding.file == self._copy.name else finding
 
 
-def _known_gpu(name: str) -> GpuSpec | None:
-    try:
-        return find_gpu(name)
-    except KernelLspError:
-        return None
-
-
 def _label(name: str) -> str:
     """Return the short name of a GPU that we know, else the one that its driver gives."""
-    gpu = _known_gpu(name)
+    gpu = known_gpu(name)
     return name if gpu is None else gpu.name

@@ -18,7 +18,7 @@ from kernel_lsp.config import Settings
 from kernel_lsp.core.plan import LaunchPlan
 from kernel_lsp.core.task import TargetSource, Task
 from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
-from kernel_lsp.gpu.specs import GpuSpec, find_gpu, has_gpu
+from kernel_lsp.gpu.specs import GpuSpec, find_gpu, has_gpu, known_gpu
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.process.confinement import SandboxLevel
 from kernel_lsp.process.interpreter import site_packages
@@ -197,8 +197,11 @@ class Session:
 
     async def verifier(self, source: TargetSource, task: Task, *, uses_gpu: bool = True) -> Verifier:
         """Return the verifier of the last captured task, from `source`; it ends with the session. Without `uses_gpu`
-        candidates run on the PTX executor alone."""
+        candidates run on the PTX executor alone. From then on `gpu` is the remote GPU, where there is one that we know
+        and the settings name no target."""
         devices = await self._gpu_devices() if uses_gpu and await self.gpu_index() is not None else []
+        if devices and self.is_remote:
+            self.gpu = gpu_of_estimates(self.settings, devices[0].facts.name)
         measured_on = [await self._measuring_gpu(task, device) for device in devices]
         platform = Platform(
             worker=self.worker,
@@ -352,6 +355,13 @@ class Session:
 
     async def _close_gpus(self) -> None:
         await asyncio.gather(*(gpu.close() for gpu in self._gpus))
+
+
+def gpu_of_estimates(settings: Settings, device: str) -> GpuSpec:
+    """Return the remote GPU called `device`, where we know it and the settings name no target; else the settings'
+    target. Raises SettingError for a target that is not known."""
+    is_open = "target_gpu" not in settings.model_fields_set
+    return (known_gpu(device) if is_open else None) or find_gpu(settings.target_gpu)
 
 
 class GpuWorker(SlotWorker, TimingWorker, Protocol):

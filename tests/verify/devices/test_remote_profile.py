@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from kernel_lsp.config import Settings
 from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import RemoteWorker
 from kernel_lsp.verify.profile.tool_machine import RemoteTools
+from kernel_lsp.verify.session.session import gpu_of_estimates
 from tests.verify.gpu.harness import FAKE
 
 from .sshd import Sshd, script
@@ -75,8 +77,9 @@ def device_with(sshd: Sshd, folder: Path, name: str, **tools: str) -> str:
     there.mkdir()
     for tool, text in tools.items():
         script(there / tool.replace("_", "-"), text)
+    gpu = 'KERNEL_LSP_TEST_GPU="NVIDIA L4"' if name == "events" else ""
     events = f"KERNEL_LSP_TEST_EVENTS={RECORDED}/kineto_events.json" if tools.get("ncu") == NCU else ""
-    python = sshd.python(f'{events} PATH={there}:$PATH exec {sys.executable} {FAKE} "$1"', name)
+    python = sshd.python(f'{gpu} {events} PATH={there}:$PATH exec {sys.executable} {FAKE} "$1"', name)
     return f"ssh://127.0.0.1:{sshd.port}{python}"
 
 
@@ -99,7 +102,7 @@ def test_events_time_the_launches_where_that_machine_has_no_profiler(sshd: Sshd,
     (tmp_path / "f.cu").write_text(KERNEL)
     report = profile(sshd, tmp_path, "events", "f.cu")
     (kernel,) = report["kernels"]
-    assert (report["kind"], report["device"]) == ("events", "Fake GPU on 127.0.0.1")
+    assert (report["kind"], report["device"]) == ("events", "L4 on 127.0.0.1")
     assert kernel["time_us"] == report["time_us"] > 0
     assert [line["line"] for line in kernel["lines"] if line["n_sectors"]] == [7]
     found = runs(report)
@@ -196,6 +199,13 @@ async def test_a_slot_of_a_cluster_runs_tools(ray_cluster: RayCluster, tmp_path:
     assert (ran.process.returncode, ran.process.stdout, ran.process.stderr) == (7, b"read", b"words\n")
     assert (ran.has_report, report.read_text()) == (True, "written\n")
     assert slow.process.timed_out
+
+
+def test_estimates_are_for_a_remote_gpu_that_is_known_unless_a_target_is_named() -> None:
+    """They were for the H200 of the settings' default, on whatever GPU the candidate ran."""
+    assert gpu_of_estimates(Settings(), "NVIDIA L4").name == "L4"
+    assert gpu_of_estimates(Settings(target_gpu="H100 SXM"), "NVIDIA L4").name == "H100 SXM"
+    assert gpu_of_estimates(Settings(), "Fake GPU").name == Settings().target_gpu
 
 
 def test_a_machine_out_of_reach_is_named(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ WORKER = Path(sys.argv[1]).parent if sys.argv[1:] else Path(__file__).resolve().
 PACKAGE = "_kernel_lsp_worker"
 CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_ASSERT = 700, 710
 POINTER, INT = ctypes.c_void_p, ctypes.c_int
+NAME = "KERNEL_LSP_TEST_GPU"
+"""Variable with the name of the GPU."""
 EVENTS = "KERNEL_LSP_TEST_EVENTS"
 """Variable with a file of recorded events of the torch profiler, which it then gives."""
 PARAMETERS = {"canary_blocks": (POINTER, POINTER)}
@@ -158,9 +160,14 @@ def _install(device: Device, n_devices: int) -> None:
         part(name).architecture_of = lambda index: "sm_90"
     part("gpu.run").load_module = lambda code: code
     part("gpu.run").find_function = lambda module, symbol: driver.handle(_plain(symbol))
+    name_of_gpu = os.environ.get(NAME, "Fake GPU")
     fakes = {
         "n_devices": lambda: n_devices,
-        "device_facts": lambda index: {"gpu": "Fake GPU", "driver": "0", "torch_version": torch.__version__},
+        "device_facts": lambda index: {
+            "gpu": name_of_gpu,
+            "driver": "0",
+            "torch_version": torch.__version__,
+        },
         "device_uuid": lambda index: f"fake-{os.getppid()}-{index}",
         "total_bytes": lambda index: 140 << 30,
         "synchronize": lambda index: _raise_if_lost(device),
