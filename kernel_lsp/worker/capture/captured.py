@@ -20,7 +20,7 @@ from .inputs import CallInputs, StateOf
 from .load import Callee
 from .symbols import Bounds, SymbolTable, expression_of, is_settled
 
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 18
 """Bytes of a parameter from which all cases of a capture have the same noise, one file and one copy on a GPU: to draw
 those of AlexNet, 244 MB, anew for each of 35 cases took a second of processor and as many bytes written each."""
 SHARE_OF_DEVICE = 16
