@@ -18,6 +18,7 @@ from typing import Any, Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .capture.attempt import is_data_dependent
 from .capture.exported_program import quiet
@@ -442,11 +443,26 @@ def try_inputs(request: dict[str, Any]) -> dict[str, Any]:
     raise first
 
 
+MAX_TRIED_ELEMENTS = 1 << 30
+"""Maximum elements of a tensor that proposed inputs lead to: 4 GB in f32. Rows compared in pairs have more."""
+
+
+class _SizeLimit(TorchDispatchMode):
+    """Raises ValueError at an operator whose result is too large to compute with examples."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(each, torch.Tensor) and each.numel() > MAX_TRIED_ELEMENTS:
+                raise ValueError(f"{func} makes a tensor of {each.numel()} elements: smaller sizes are needed")
+        return result
+
+
 def _run(callee: Callee, source: dict[str, Any], inputs: Any) -> None:
     """Raise TargetFailure where the code rejects the inputs. A question for values ends the trial: shapes were
     accepted up to there."""
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), without_cuda():
+        with FakeTensorMode(allow_non_fake_inputs=True), _SizeLimit(), torch.no_grad(), without_cuda():
             tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in inputs.tensors]
             positional, keywords = inputs.rebuild(tensors)
             callee.call(*positional, **keywords)

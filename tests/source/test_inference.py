@@ -394,6 +394,30 @@ def function(parameters: str, *lines: str) -> str:
         ("x", ("if not (x.dim() in (3, 4)):", "    raise ValueError", "return unknown(x)"), "x=f32[8, 64, 56, 56]"),
         ("p, q", ("return torch.cdist(p, q).min(2)[0]",), "p=f32[1024, 4096]; q=f32[1024, 4096]"),
         ("t, dim", ("return t[:, None] * torch.arange(dim // 2)[None]",), "t=f32[4096]; dim=1024"),
+        (
+            "h, edges",
+            ("src, dst = edges", "return (h[src] * h[dst]).sum(-1)"),
+            "h=f32[1024, 4096]; edges=i64[2, 4096] in [0, 1024)",
+        ),
+        (
+            "x, gamma",
+            ("return gamma[:, :, None, None] * x",),
+            "x=f32[8, 64, 56, 56]; gamma=f32[8, 64]",
+        ),
+        ("scores, boxes", ("return scores[..., None] * boxes",), "scores=f32[8, 512]; boxes=f32[8, 512, 1024]"),
+        ("tokens, q", ("return tokens @ q",), "tokens=f32[1024, 4096]; q=f32[4096, 4096]"),
+        (
+            "src, index, n: int",
+            ("return torch.zeros(n, src.size(1)).index_add_(0, index, src)",),
+            "index=i64[1024] in [0, 1000); n=1024",
+        ),
+        ("x", ("v, i = torch.sort(x, dim=-1)", "return torch.where(v > 0, v, i)"), "x=f32[1024, 4096]"),
+        ("x, s", ("a, b, c, d = x.shape", "return x * s.view(1, -1, 1, 1)"), "x=f32[8, 64, 56, 56]; s=f32[64]"),
+        (
+            "q, k, bias",
+            ("a = q @ k.transpose(-2, -1) + bias.unsqueeze(0)", "b, h, n, _ = a.shape", "return a"),
+            "q=f32[8, 64, 56, 56]",
+        ),
         ("x, axis", ("return x.softmax(axis)",), "x=f32[1024, 4096]; axis=-1"),
         ("x, p", ("return F.dropout(x, p)",), "x=f32[1024, 4096]; p=0.0"),
     ],
@@ -412,3 +436,10 @@ def test_a_place_of_a_sequence_is_no_column_of_a_matrix() -> None:
 def test_a_parameter_of_images_says_that_there_is_a_batch_of_them() -> None:
     text = module("self.w = nn.Parameter(torch.ones(dim))", "self.w[:, None, None] * (x - x.mean(1, keepdim=True))")
     check(text, "x=f32[8, 1024, 56, 56]")
+
+
+def test_a_view_and_a_layers_weight_keep_their_dims() -> None:
+    text = module(
+        "self.e = nn.Embedding(8, dim)", "z.permute(0, 2, 3, 1).view(-1, z.shape[1]) @ self.e.weight.t()", inputs="z"
+    )
+    check(text, "z=f32[8, 1024, 56, 56]")

@@ -91,6 +91,8 @@ class Array:
     """Rank that the parameters of its module suggest: one of shape [C, 1, 1] is for images of batches."""
     columns: int = 0
     """Largest constant index in the last place of ``x[:, 2]``."""
+    ranked_as: Array | None = None
+    """A tensor of the same rank, which this one was computed from."""
     _same: Array | None = None
 
     @property
@@ -114,6 +116,8 @@ class Array:
         if root.rank is None and len(root.dims) <= rank:
             root.rank = rank
             root.dims[:0] = [Dim() for _ in range(rank - len(root.dims))]
+            if root.ranked_as is not None:
+                root.ranked_as.set_rank(rank)
 
     def assume_rank(self, least: int, exact: bool = False) -> int | None:
         """Return the rank. One that the code leaves open becomes the likely one, at least `least`."""
@@ -150,7 +154,7 @@ class Array:
         """Return a tensor that differs in its last dim alone."""
         self.at(-1)
         root = self.root
-        return Array([*root.dims[:-1], last], root.rank, likely_rank=self.likely_rank)
+        return Array([*root.dims[:-1], last], root.rank, likely_rank=self.likely_rank, ranked_as=root)
 
 
 def array_of(sizes: Sequence[int | None]) -> Array:
@@ -167,6 +171,10 @@ def match(first: Array, second: Array) -> Array:
     if not has_ones and (b.known_rank is None or (a.known_rank is None and b.known_rank > 1 and not b.is_state)):
         same_shape(a, b)
         return a
+    if has_ones and not b.is_state:
+        for array, other in ((a, b), (b, a)):
+            if other.known_rank is not None:
+                array.set_rank(other.known_rank)
     if b.is_state and b.all_dims()[-1:] and b.all_dims()[-1].size == 1 != b.all_dims()[0].size:
         a.root.least_rank = len(b.all_dims()) + 1
     for axis in range(-len(b.all_dims()), 0):

@@ -22,6 +22,7 @@ from kernel_lsp.source.inference.operations import (
     function_of,
     known_keywords,
     matmul,
+    weight_of,
 )
 from kernel_lsp.source.inference.requirements import Rank, raises, require
 from kernel_lsp.source.inference.values import UNKNOWN, Field, Instance, Method, Named, Scope, Shape, Unknown, fields_of
@@ -285,7 +286,7 @@ class Interpreter:
             method = self._inherited(owner.node, name)
             return Method(owner, method) if isinstance(method, ast.FunctionDef) else Named(name, owner)
         if isinstance(owner, Layer):
-            return owner.values.get(name, UNKNOWN)
+            return weight_of(owner) if name == "weight" else owner.values.get(name, UNKNOWN)
         if isinstance(owner, ast.ClassDef):
             return self._inner_class(owner, name) or UNKNOWN
         if not isinstance(owner, Named) or owner.on is not None:

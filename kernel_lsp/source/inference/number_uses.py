@@ -1,4 +1,4 @@
-"""Find the parameters that a function's code uses as numbers, though no annotation says so."""
+"""Find the parameters that a function's code uses as numbers, or reshapes, though no annotation says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from kernel_lsp.source.python_file import FunctionNode
 AXIS_KEYWORDS = ("dim", "axis")
 COUNTS = ("range", "arange", "linspace", "view", "reshape", "expand", "repeat", "zeros", "ones", "empty", "full")
 """Functions whose arguments are sizes."""
+RESHAPES = ("unsqueeze", "view", "reshape", "flatten", "expand", "transpose", "permute")
 AXIS, SIZE, RATE = "axis", "size", "rate"
+
+
+def is_reshaped(function: FunctionNode, name: str) -> bool:
+    """Return True for a parameter that the code indexes or reshapes, ``gamma[:, :, None, None]``: it is no vector."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Subscript(value=ast.Name(id=used)) if used == name:
+                return True
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=used), attr=called)) if used == name:
+                if called in RESHAPES:
+                    return True
+    return False
 
 
 def number_kind(function: FunctionNode, name: str) -> str:

@@ -135,6 +135,16 @@ def _result(rule: LayerRule, values: Mapping[str, object], array: Array) -> Arra
     return Array([batch, out if rule.out else channels, *(Dim() for _ in range(rule.rank - 2))], rule.rank)
 
 
+def weight_of(layer: Layer) -> object:
+    """Return the weight of an embedding or a linear layer; UNKNOWN for other layers."""
+    names = {"Embedding": _EMBEDDING, "Linear": ("out_features", "in_features")}.get(layer.name)
+    if names is None:
+        return UNKNOWN
+    array = array_of([_int(layer.values.get(name)) for name in names])
+    array.is_state = True
+    return array
+
+
 def _int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -146,7 +156,7 @@ KEEPING = frozenset({
     "log_softmax", "dropout", "clamp", "float", "half", "bfloat16", "double", "to", "type", "contiguous", "clone",
     "detach", "softplus", "leaky_relu", "elu", "mish", "hardswish", "hardsigmoid", "relu6", "square", "sin",
     "cos", "cuda", "cpu", "normalize", "cumsum", "cumprod", "flip", "roll", "masked_fill", "tril", "triu", "sign",
-    "round", "floor", "ceil", "erf", "reciprocal", "pow", "sort", "relu_", "sigmoid_", "tanh_", "masked_fill_",
+    "round", "floor", "ceil", "erf", "reciprocal", "pow", "relu_", "sigmoid_", "tanh_", "masked_fill_",
     "clamp_", "logsigmoid", "selu", "celu", "type_as", "nan_to_num", "requires_grad_",
 })  # fmt: skip
 ELEMENTWISE = frozenset({
@@ -244,6 +254,9 @@ def _where(*values: object) -> Array | None:
 @_function("matmul", "mm", "bmm", "__matmul__")
 def matmul(a: object = None, b: object = None, *_: object) -> Array | None:
     """Join the inner dims of a product; return it."""
+    for each in (a, b):
+        if isinstance(each, Array):
+            each.elements.dtype = each.elements.dtype or "f32"
     if not isinstance(a, Array) or not isinstance(b, Array):
         return None
     inner, other, outer = a.at(-1), b.at(-2) if b.known_rank != 1 else b.at(-1), b.at(-1)

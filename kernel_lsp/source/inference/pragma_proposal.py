@@ -15,7 +15,7 @@ from kernel_lsp.source.inference.arrays import Array, Dim, Elements
 from kernel_lsp.source.inference.callers import use_of
 from kernel_lsp.source.inference.constructions import construction
 from kernel_lsp.source.inference.interpreter import Interpreter
-from kernel_lsp.source.inference.number_uses import AXIS, RATE, SIZE, number_kind
+from kernel_lsp.source.inference.number_uses import AXIS, RATE, SIZE, is_reshaped, number_kind
 from kernel_lsp.source.inference.sequences import kind_of, sequence_example
 from kernel_lsp.source.inference.values import UNKNOWN, Scope
 from kernel_lsp.source.inference.views import MAX_INDEX
@@ -169,7 +169,12 @@ class _Inference:
         init, scope = self._init(), self._inputs()
         with suppress(RecursionError):  # an expression nested too deeply: what was found before it counts
             self._follow(init, scope)
-        inputs = {p.name: self._text(p) for p in self._signature.parameters}
+        parameters = self._signature.parameters
+        ranks = {name: array.known_rank or 0 for name, array in self._arrays.items()}
+        # What shares dims with a tensor of more than two has that tensor's examples.
+        largest_first = sorted(parameters, key=lambda p: -max(ranks.get(p.name, 0), 2))
+        texts = {p.name: self._text(p) for p in largest_first}
+        inputs = {p.name: texts[p.name] for p in parameters}
         constructor = self._signature.constructor
         return Proposal(
             init=init,
@@ -251,10 +256,10 @@ class _Inference:
 
     def _number_text(self, parameter: Parameter) -> str | None:
         """Return an example of a number; None for a tensor. Without an annotation the name or the code says so."""
-        text = _number_text(parameter)
-        if text is None and kind_of(parameter.annotation) == "none" and not parameter.has_default:
+        text, annotated = _number_text(parameter), kind_of(parameter.annotation)
+        if not parameter.has_default and (annotated == "int" or (text is None and annotated == "none")):
             kind = number_kind(self._signature.function, parameter.name)
-            return {AXIS: "-1", SIZE: guess(parameter.name, "int"), RATE: "0.0"}.get(kind)
+            return {AXIS: "-1", SIZE: guess(parameter.name, "int"), RATE: "0.0"}.get(kind, text)
         return text
 
     def _array(self, parameter: Parameter) -> Array:
@@ -264,7 +269,7 @@ class _Inference:
         array = Array()
         if parameter.rank:
             array.set_rank(parameter.rank)
-        elif parameter.name in _VECTORS:
+        elif parameter.name in _VECTORS and not is_reshaped(self._signature.function, parameter.name):
             array.set_rank(1)
         return array
 

@@ -22,11 +22,14 @@ class Unbound:
 
     def parts(self, n: int) -> list[object]:
         """Return `n` slices."""
+        if self.axis >= 0:
+            self.array.assume_rank(self.axis + 2)
         dim = self.array.at(self.axis)
         if dim is None:
             return [UNKNOWN] * n
         dim.give(n)
-        return [_without(self.array, [self.axis], False)] * n
+        part = _without(self.array, [self.axis], False)
+        return [self.array.view(part.all_dims(), part.known_rank) for _ in range(n)]
 
 
 def indexed(array: Array, index: object) -> object:
@@ -218,9 +221,30 @@ def _flattened(x: object = None, start: object = 0, end: object = -1, *_: object
     return None if rank is None or rank <= start else x.view([*x.all_dims()[:start], Dim()], start + 1)
 
 
+def _viewed(x: object = None, *sizes: object) -> object:
+    """Return the tensor of a `view` with the sizes that are known; of -1 and what is computed they are not. One of 1 in
+    all other places has the elements of a vector."""
+    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], list) else sizes
+    if not isinstance(x, Array) or not given:
+        return None
+    known = [each if isinstance(each, Dim) or (isinstance(each, int) and each > 0) else None for each in given]
+    dims = [each if isinstance(each, Dim) else Dim(each) for each in known]
+    if [*given].count(-1) == 1 and [*given].count(1) == len(given) - 1:
+        x.assume_rank(1, exact=True)
+        dims[given.index(-1)] = x.at(-1) or Dim()
+    return x.view(dims, len(dims))
+
+
+def _sorted(x: object = None, *_: object) -> object:
+    """Return values and indices."""
+    return [x, x.view(x.all_dims(), x.known_rank)] if isinstance(x, Array) else None
+
+
 FUNCTIONS |= (
     dict.fromkeys(REDUCTIONS, _reduced)
     | dict.fromkeys(WITH_INDICES, _extremum)
     | dict.fromkeys(("cat", "concat", "concatenate"), _concatenated)
-    | {"flatten": _flattened, "unsqueeze": _unsqueezed, "squeeze": _squeezed, "unbind": _unbound, "stack": _stacked}
+    | dict.fromkeys(("view", "reshape"), _viewed)
+    | {"flatten": _flattened, "unsqueeze": _unsqueezed, "squeeze": _squeezed, "unbind": _unbound}
+    | {"stack": _stacked, "sort": _sorted}
 )
