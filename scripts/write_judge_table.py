@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from kernel_lsp.llm.judges.calibration import Score, markdown_table
+from kernel_lsp.llm.judges.calibration import COLUMNS, Score, cells
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "model-results.md"
@@ -24,7 +24,9 @@ def newest_scores() -> list[Score]:
 
 def with_table(page: str, scores: list[Score]) -> str:
     """Return the page with the table of these scores."""
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + markdown_table(scores) + END, page, flags=re.DOTALL)
+    rows = (COLUMNS, ("---",) * len(COLUMNS), *map(cells, scores))
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + table + END, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from kernel_lsp.server.protocol import messages as protocol
-from kernel_lsp.server.protocol.pages import render
+from scripts.write_protocol_page import render
 
 from .client import initialized
 

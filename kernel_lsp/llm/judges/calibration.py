@@ -191,11 +191,5 @@ def cells(score: Score) -> tuple[str, ...]:
     return (score.judge, *counts, *shown, str(score.n_lost), f"{score.saved_s:.1f} s", score.model)
 
 
-def markdown_table(scores: Sequence[Score]) -> str:
-    """Return the rows as a table of Markdown."""
-    rows = (COLUMNS, ("---",) * len(COLUMNS), *map(cells, scores))
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
 def _ratio(part: float, whole: int) -> float | None:
     return part / whole if whole else None

@@ -27,20 +27,19 @@ COUNTS = (operator.ge, operator.le, operator.eq, operator.lt, operator.gt)
 def without_masks(exported: Any) -> bool:
     """Rewrite all masks that are indices in an exported graph. Returns False, and leaves the graph as it was, where
     there is none, or where masked elements have another use."""
-    graph, masked = exported.graph_module.graph, _Masked()
-    if not all(map(masked.take, graph.nodes)) or not masked.rewritten:
+    graph = exported.graph_module.graph
+    decided = _decided(graph)
+    if decided is None or not decided.uses or any(_is_changed(use.mask, graph) for use in decided.uses.values()):
         return False
-    if any(_is_changed(mask, graph) for mask in masked.used):
-        return False
-    for node, write in masked.rewritten.items():
+    full: dict[Any, Any] = {}
+    for node, use in decided.uses.items():
         with graph.inserting_before(node):
-            masked.full[node] = write(graph)
-    for node in reversed([*masked.rewritten, *masked.checks]):
-        if node in masked.results:
-            node.replace_all_uses_with(masked.full[node])
-            exported.graph_signature.replace_all_uses(node.name, masked.full[node].name)
-    gone = masked.rewritten.keys() | masked.checks
+            full[node] = _WRITERS[use.kind](graph, node, use, full)
+    gone = decided.uses.keys() | decided.checks
     for node in reversed([node for node in graph.nodes if node in gone]):
+        if node in decided.uses and decided.uses[node].kind in RESULTS:
+            node.replace_all_uses_with(full[node])
+            exported.graph_signature.replace_all_uses(node.name, full[node].name)
         graph.erase_node(node)
     exported.graph_module.recompile()
     return True
@@ -73,93 +72,124 @@ def _root(node: Any) -> Any:
     return node
 
 
+@dataclass(frozen=True)
+class _Use:
+    """One use of masked elements. `axis` is the mask's first one, `functional` the operator that computes a pointwise
+    result in memory of its own."""
+
+    kind: str
+    mask: Any
+    axis: int = 0
+    functional: Any = None
+
+
+RESULTS = ("number", "write", "sum")
+"""Kinds of use whose replacement has the node's own shape."""
+
+
 @dataclass
-class _Masked:
-    """The nodes that hold masked elements. `masks` has the mask of each; `rewritten` are functions that write a node's
-    replacement into a graph, `results` those whose replacement has the node's own shape, `checks` the nodes that
-    compare sizes, and `used` all masks."""
+class _Decided:
+    """The `uses` of masked elements, in the graph's order, and the `checks`: nodes that compare their number."""
 
-    masks: dict[Any, Any] = field(default_factory=dict)
-    rewritten: dict[Any, Callable[[Any], Any]] = field(default_factory=dict)
-    full: dict[Any, Any] = field(default_factory=dict)
-    results: set[Any] = field(default_factory=set)
+    uses: dict[Any, _Use] = field(default_factory=dict)
     checks: set[Any] = field(default_factory=set)
-    used: set[Any] = field(default_factory=set)
 
-    def take(self, node: Any) -> bool:
-        """Return False for a node that uses masked elements in a way that cannot be rewritten."""
+    def mask(self, node: Any) -> Any:
+        """Return the mask of the elements that a node holds; None where it holds whole tensors."""
+        use = self.uses.get(node)
+        return None if use is None or use.kind in RESULTS else use.mask
+
+
+def _decided(graph: Any) -> _Decided | None:
+    """Decide how each node is rewritten; None where one cannot be. The graph stays as it is."""
+    decided = _Decided()
+    for node in graph.nodes:
+        given = [each for each in node.all_input_nodes if decided.mask(each) is not None]
+        reads_check = any(each in decided.checks for each in node.all_input_nodes)
+        is_size = node.target is aten.sym_size.int and bool(given) and node.args[1] == 0
         if node.target is aten.index.Tensor and (mask := _mask_of(node)) is not None:
-            if any(each in self.masks or each in self.checks for each in node.all_input_nodes):
-                return False
-            self.masks[node] = mask
-            self.used.add(mask)
-            self.rewritten[node] = lambda graph: self._selected(graph, mask, node.args[0])
-            return True
-        given = [each for each in node.all_input_nodes if each in self.masks]
-        if any(each in self.checks for each in node.all_input_nodes) or self._is_size(node, given):
-            is_check = self._is_size(node, given) or node.target in COUNTS or "assert" in str(node.target)
-            self.checks.add(node)
-            return is_check or "constrain_range" in str(node.target)
-        if not given:
-            self._take_number(node)
-            return True
-        if len({self.masks[each] for each in given}) > 1:
-            return False
-        return self._take_use(node, self.masks[given[0]], given)
+            if given or reads_check:
+                return None
+            decided.uses[node] = _Use("read", mask)
+        elif reads_check or is_size:
+            is_check = is_size or node.target in COUNTS or "assert" in str(node.target)
+            if not is_check and "constrain_range" not in str(node.target):
+                return None
+            decided.checks.add(node)
+        elif not given:
+            if (use := _number_use(node)) is not None:
+                decided.uses[node] = use
+        else:
+            masks = {decided.mask(each) for each in given}
+            use = _use_of(node, next(iter(masks)), given) if len(masks) == 1 else None
+            if use is None:
+                return None
+            decided.uses[node] = use
+    return decided
 
-    def _take_number(self, node: Any) -> None:
-        """Rewrite a write of a number under a mask, at any axis."""
-        axis = len(node.args[1]) - 1 if node.target in WRITES else 0
-        mask = _mask_of(node, axis)
-        if node.target in WRITES and mask is not None and not any(node.args[3:]) and not node.args[2].meta["val"].dim():
-            self.results.add(node)
-            self.used.add(mask)
-            self.full[node.args[2]] = node.args[2]
-            self.rewritten[node] = lambda graph: self._written(graph, node, mask, axis)
 
-    def _is_size(self, node: Any, given: list[Any]) -> bool:
-        return node.target is aten.sym_size.int and bool(given) and node.args[1] == 0
+def _number_use(node: Any) -> _Use | None:
+    """Return the write of a number under a mask, at any axis; None for other nodes."""
+    axis = len(node.args[1]) - 1 if node.target in WRITES else 0
+    mask = _mask_of(node, axis) if node.target in WRITES else None
+    is_number = mask is not None and not any(node.args[3:]) and not node.args[2].meta["val"].dim()
+    return _Use("number", mask, axis) if is_number else None
 
-    def _take_use(self, node: Any, mask: Any, given: list[Any]) -> bool:
-        if node.target in WRITES:
-            target, _, values = node.args[:3]
-            is_same = _mask_of(node) is mask and values in given and target not in given
-            is_whole = is_same and not any(node.args[3:]) and values.meta["val"].dtype == target.meta["val"].dtype
-            self.results.add(node)
-            self.rewritten[node] = lambda graph: self._written(graph, node, mask)
-            return is_whole and values.meta["val"].dim() == target.meta["val"].dim() - mask.meta["val"].dim() + 1
-        if node.target in (aten.sum.default, aten.mean.default) and not node.kwargs:
-            self.results.add(node)
-            self.rewritten[node] = lambda graph: self._reduced(graph, node, mask)
-            return node.target is aten.sum.default or given[0].meta["val"].dim() == 1
-        functional = _functional(node, given)
-        if functional is None or not _is_pointwise(node, functional, given):
-            return False
-        self.masks[node] = mask
-        self.rewritten[node] = lambda graph: graph.call_function(
-            functional, *torch.fx.node.map_arg((node.args, node.kwargs), lambda each: self.full.get(each, each))
-        )
-        return True
 
-    def _selected(self, graph: Any, mask: Any, value: Any) -> Any:
-        return _zero_outside(graph, _wider(graph, mask, value.meta["val"].dim() - mask.meta["val"].dim()), value)
-
-    def _written(self, graph: Any, node: Any, mask: Any, axis: int = 0) -> Any:
+def _use_of(node: Any, mask: Any, given: list[Any]) -> _Use | None:
+    """Return how a node uses the masked elements that it is `given`; None where that cannot be rewritten."""
+    if node.target in WRITES:
         target, _, values = node.args[:3]
-        inside = _wider(graph, mask, target.meta["val"].dim() - axis - mask.meta["val"].dim())
-        found = graph.call_function(aten.where.self, (inside, self.full[values], target))
-        is_in_place = node.target is aten.index_put_.default
-        return graph.call_function(aten.copy_.default, (target, found)) if is_in_place else found
+        if _mask_of(node) is not mask or values not in given or target in given or any(node.args[3:]):
+            return None
+        source, goal = values.meta["val"], target.meta["val"]
+        is_whole = source.dtype == goal.dtype and source.dim() == goal.dim() - mask.meta["val"].dim() + 1
+        return _Use("write", mask) if is_whole else None
+    if node.target in (aten.sum.default, aten.mean.default) and not node.kwargs:
+        is_found = node.target is aten.sum.default or given[0].meta["val"].dim() == 1
+        return _Use("sum", mask) if is_found else None
+    functional = _functional(node, given)
+    is_pointwise = functional is not None and _is_pointwise(node, functional, given)
+    return _Use("pointwise", mask, functional=functional) if is_pointwise else None
 
-    def _reduced(self, graph: Any, node: Any, mask: Any) -> Any:
-        inside = _wider(graph, mask, node.args[0].meta["val"].dim() - 1)
-        terms = (_zero_outside(graph, inside, self.full[node.args[0]]),)
-        if node.target is aten.sum.default:
-            return graph.call_function(aten.sum.default, terms)
-        dtype = node.meta["val"].dtype  # a sum in 16 bits may overflow where the mean does not
-        total = graph.call_function(aten.sum.default, terms, {"dtype": torch.promote_types(dtype, torch.float32)})
-        mean = graph.call_function(aten.div.Tensor, (total, graph.call_function(aten.sum.default, (mask,))))
-        return graph.call_function(aten.to.dtype, (mean, dtype))
+
+def _write_read(graph: Any, node: Any, use: _Use, full: dict[Any, Any]) -> Any:
+    value = node.args[0]
+    return _zero_outside(graph, _wider(graph, use.mask, value.meta["val"].dim() - use.mask.meta["val"].dim()), value)
+
+
+def _write_back(graph: Any, node: Any, use: _Use, full: dict[Any, Any]) -> Any:
+    target, _, values = node.args[:3]
+    inside = _wider(graph, use.mask, target.meta["val"].dim() - use.axis - use.mask.meta["val"].dim())
+    found = graph.call_function(aten.where.self, (inside, full.get(values, values), target))
+    is_in_place = node.target is aten.index_put_.default
+    return graph.call_function(aten.copy_.default, (target, found)) if is_in_place else found
+
+
+def _write_sum(graph: Any, node: Any, use: _Use, full: dict[Any, Any]) -> Any:
+    inside = _wider(graph, use.mask, node.args[0].meta["val"].dim() - 1)
+    terms = (_zero_outside(graph, inside, full[node.args[0]]),)
+    if node.target is aten.sum.default:
+        return graph.call_function(aten.sum.default, terms)
+    dtype = node.meta["val"].dtype  # a sum in 16 bits may overflow where the mean does not
+    total = graph.call_function(aten.sum.default, terms, {"dtype": torch.promote_types(dtype, torch.float32)})
+    mean = graph.call_function(aten.div.Tensor, (total, graph.call_function(aten.sum.default, (use.mask,))))
+    return graph.call_function(aten.to.dtype, (mean, dtype))
+
+
+def _write_pointwise(graph: Any, node: Any, use: _Use, full: dict[Any, Any]) -> Any:
+    arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: full.get(each, each))
+    return graph.call_function(use.functional, *arguments)
+
+
+_WRITERS: dict[str, Callable[[Any, Any, _Use, dict[Any, Any]], Any]] = {
+    "read": _write_read,
+    "number": _write_back,
+    "write": _write_back,
+    "sum": _write_sum,
+    "pointwise": _write_pointwise,
+}
+"""Function that puts the replacement of a node into the graph, by the kind of its use."""
 
 
 def _functional(node: Any, given: list[Any]) -> Any:
