@@ -19,7 +19,7 @@ from kernel_lsp.rules.cuda.bounds.thread_range import (
 )
 from kernel_lsp.rules.cuda.declare import ERROR, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.hits import and_simulated
 from kernel_lsp.rules.cuda.threads.threads import (
     WARP,
     block_names,
@@ -63,8 +63,8 @@ ELEMENTS = ("subscript_expression", "pointer_expression")
     }
     """,
 )
+@and_simulated("KL218")
 def array_out_of_bounds(function: Function) -> Iterator[Hit]:
-    reported: set[int] = set()
     arrays = {v.name for v in function.all_variables() if v.is_array and v.sizes}
     for subscript in function.subscripts if arrays else ():
         array = _sized_array(function, subscript)
@@ -73,10 +73,8 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
         for index, size in zip(indices_of(subscript)[::-1], array.sizes, strict=False):
             message = _beyond(function, subscript, index, size)
             if message:
-                reported.add(subscript.start_point[0])
                 yield hit(function.file, subscript, f"index out of bounds: {message}", *_fixes(function, subscript))
                 break
-    yield from simulated_hits(function, "KL218", reported)
 
 
 def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:

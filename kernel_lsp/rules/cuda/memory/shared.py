@@ -22,7 +22,7 @@ from kernel_lsp.rules.cuda.declare import (
 from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.simulation.assumed_block import whole_text
-from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.hits import and_simulated, simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, growth, may_depend_on_thread
 from kernel_lsp.rules.cuda.threads.unordered import Unordered, is_harmless, overtaken_read, shared_array, unordered_read
 from kernel_lsp.rules.cuda.variables import Variable
@@ -119,13 +119,10 @@ def missing_barrier(function: Function) -> Iterator[Hit]:
     }
     """,
 )
+@and_simulated("KL208")
 def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
     file = function.file
-    reported: set[int] = set()
     for loop in function.loops:
-        write = _unprotected_write(function, loop) or _unordered_step(function, loop)
-        if write is not None:
-            reported.add(write.start_point[0])
         write = _unprotected_write(function, loop)
         if write is not None:
             message = "missing barrier: the next iteration overwrites what other threads may still read"
@@ -135,7 +132,6 @@ def missing_barrier_in_loop(function: Function) -> Iterator[Hit]:
         if write is not None:
             message = "missing `__syncthreads()`: each iteration reads what other threads wrote in the one before"
             yield hit(file, write, message, *_barrier_at_end(function, loop))
-    yield from simulated_hits(function, "KL208", reported)
 
 
 def _barrier_before(function: Function, statement: Node) -> Iterator[QuickFix]:

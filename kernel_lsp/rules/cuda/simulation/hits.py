@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 
 from kernel_lsp.rules.cuda.declare import hit
@@ -12,6 +12,7 @@ from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, larger_shape_o
 from kernel_lsp.rules.cuda.simulation.watcher import Fault, Watcher
 from kernel_lsp.rules.rule import Hit
 
+Hits = Callable[[Function], Iterator[Hit]]
 MAX_SHAPES = 5
 """Maximum blocks that are tried where the text does not say how many threads there are."""
 MAX_CONDITION = 40
@@ -47,6 +48,22 @@ def simulated_hits(function: Function, code: str, reported: Container[int] = ())
         if fault.code == code and line not in reported and line not in lines:
             lines.add(line)
             yield hit(function.file, fault.node, _message(fault))
+
+
+def and_simulated(code: str) -> Callable[[Hits], Hits]:
+    """Have a rule report the simulation's hits, too, on lines without one of its own."""
+
+    def decorate(hits: Hits) -> Hits:
+        def both(function: Function) -> Iterator[Hit]:
+            reported: set[int] = set()
+            for found in hits(function):
+                reported.add(found.range.start_line)
+                yield found
+            yield from simulated_hits(function, code, reported)
+
+        return both
+
+    return decorate
 
 
 def _is_called(function: Function) -> bool:

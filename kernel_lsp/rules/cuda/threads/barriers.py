@@ -12,7 +12,7 @@ from kernel_lsp.core.words import fitted
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, barriers_in, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.hits import and_simulated, simulated_hits
 from kernel_lsp.rules.cuda.threads.keep_threads import keep_threads
 from kernel_lsp.rules.cuda.threads.split_branch import split_at
 from kernel_lsp.rules.cuda.threads.threads import depends_on_thread, is_warp_uniform
@@ -61,18 +61,16 @@ looks behind."""
     }
     """,
 )
+@and_simulated("KL202")
 def divergent_barrier(function: Function) -> Iterator[Hit]:
     file = function.file
-    reported: set[int] = set()
     for call in _meetings(function):
         condition = _divergent_condition(function, call)
         if condition is not None:
-            reported.add(call.start_point[0])
             text = fitted(function.source(condition).strip("( \t\r\n)"), 40)
             barrier = f"`{function.callee(call)}()`"
             message = f"{barrier} in divergent control flow: `{text}` is not uniform across the block"
             yield hit(file, call, message, *split_at(function, call))
-    yield from simulated_hits(function, "KL202", reported)
 
 
 @declare(

@@ -14,7 +14,7 @@ from kernel_lsp.rules.cuda.bounds.thread_range import bare, bounds_grid
 from kernel_lsp.rules.cuda.declare import THREAD_WORDS, WARNING, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.names import names_in_text
-from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.hits import and_simulated
 from kernel_lsp.rules.cuda.threads.threads import (
     block_names,
     depends_on_thread,
@@ -93,15 +93,8 @@ def _is_made_of_threads(kernel: Function, variable: Variable) -> bool:
     }
     """,
 )
+@and_simulated("KL219")
 def racy_update(function: Function) -> Iterator[Hit]:
-    reported: set[int] = set()
-    for found in _racy_updates(function):
-        reported.add(found.range.start_line)
-        yield found
-    yield from simulated_hits(function, "KL219", reported)
-
-
-def _racy_updates(function: Function) -> Iterator[Hit]:
     for comparison in _unordered_extremes(function):
         message = "racy update: threads compare and set this element at once, use an atomic operation or a reduction"
         yield hit(function.file, comparison, message)

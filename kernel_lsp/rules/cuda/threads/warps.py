@@ -13,7 +13,7 @@ from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditio
 from kernel_lsp.rules.cuda.kernel_texts import FULL_WARP
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
-from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.hits import and_simulated
 from kernel_lsp.rules.cuda.threads.threads import WARP, growth, is_read_from_memory, may_depend_on_thread
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
@@ -148,15 +148,8 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     }
     """,
 )
+@and_simulated("KL206")
 def divergent_shuffle(function: Function) -> Iterator[Hit]:
-    reported: set[int] = set()
-    for found in _divergent_shuffles(function):
-        reported.add(found.range.start_line)
-        yield found
-    yield from simulated_hits(function, "KL206", reported)
-
-
-def _divergent_shuffles(function: Function) -> Iterator[Hit]:
     file = function.file
     for call in function.calls:
         name, arguments = function.callee(call), function.arguments(call)
