@@ -18,6 +18,7 @@ from kernel_lsp.generate.codegen.elements import boxes as boxed
 from kernel_lsp.generate.codegen.elements import elementwise, scatter
 from kernel_lsp.generate.codegen.elements.boxes import boxes_of, render_boxes
 from kernel_lsp.generate.codegen.elements.elementwise import render_elementwise
+from kernel_lsp.generate.codegen.elements.halves import by_halves
 from kernel_lsp.generate.codegen.elements.scatter import ATOMIC_TYPES, render_row_scatter, render_scatter
 from kernel_lsp.generate.codegen.kernel import KernelWriter, RenderedKernel, by_size
 from kernel_lsp.generate.codegen.products import matmul, register_tiles, split_matmul, thread_rows
@@ -306,6 +307,11 @@ class GroupRenderer:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
         kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
+        halves = by_halves(group) if self.threads is None else None
+        if halves is not None and self.choices.pick_int(
+            f"{kernel.name}.halves", (0, 1), 1, "threads have both halves of rows"
+        ):
+            group = halves
         chooser = ElementChooser(self.choices, self.workload, group, self.threads)
         schedule = chooser.choose(kernel.name)
         comment = f"{element_comment(schedule)} {self._reads_and_writes(group)}"

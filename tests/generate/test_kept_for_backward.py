@@ -175,7 +175,14 @@ def test_an_attention_keeps_one_value_a_query() -> None:
 
 @pytest.mark.parametrize(
     ("call", "shape"),
-    [("F.max_pool2d(x, 2)", (2, 3, 9, 12)), ("F.max_pool2d(x, 2)", (2, 3, 8, 7)), ("F.max_pool1d(x, 4)", (2, 3, 19))],
+    [
+        ("F.max_pool2d(x, 2)", (2, 3, 9, 12)),
+        ("F.max_pool2d(x, 2)", (2, 3, 8, 7)),
+        ("F.max_pool1d(x, 4)", (2, 3, 19)),
+        ("F.max_pool2d(x, 3, 2, 1)", (2, 3, 9, 12)),
+        ("F.max_pool2d(x, (3, 5), 1, (1, 2))", (2, 3, 8, 7)),
+        ("F.max_pool2d(x, 2, 3, 1)", (2, 3, 9, 11)),
+    ],
 )
 def test_a_pooling_keeps_the_place_of_each_maximum_in_a_byte(call: str, shape: tuple[int, ...]) -> None:
     families = ("normal", "small_integers", "tied_rows", "special_nan", "minus_inf_rows")
@@ -194,8 +201,8 @@ def test_places_in_windows_are_kept_with_the_loops_of_another_graph_before_them(
 
 @pytest.mark.parametrize(
     "call",
-    ["F.max_pool2d(x, 3, 2)", "F.max_pool2d(x, 2, padding=1)", "F.max_pool2d(x.relu(), 2)", "F.avg_pool2d(x, 2)"],
+    ["F.max_pool2d(x, 3, dilation=2)", "F.max_pool2d(x, 17, 1, 8)", "F.max_pool2d(x.relu(), 2)", "F.avg_pool2d(x, 2)"],
 )
-def test_places_are_not_kept_of_windows_that_overlap_or_are_computed(call: str) -> None:
+def test_places_are_not_kept_that_no_byte_numbers_or_of_windows_that_are_computed(call: str) -> None:
     program = plan_text(f"def f(x): return {call}", inputs=[tensor("x", 2, 3, 16, 16)], backward=True)
     assert given(parse_or_raise(program.realize({}).text, "kernel.cu")) == []

@@ -13,7 +13,8 @@ from kernel_lsp.generate.fusion.row_patterns import Pair
 from kernel_lsp.generate.ir.scalar import Operation, Scalar
 from kernel_lsp.generate.ir.tensor import identity_of
 
-ORDERS = {"argmax": "improves", "argmin": "improves", "window_argmax": "wins_window"}
+WINDOW = "window_argmax"
+ORDERS = {"argmax": "improves", "argmin": "improves", WINDOW: "wins_window"}
 """Helper that compares a candidate with the best one before it, by kind of reduction that returns a position."""
 
 
@@ -29,12 +30,22 @@ class Accumulator:
 
     @classmethod
     def start(
-        cls, block: Block, wanted: str, kind: str, dtype: DType, result_dtype: DType, *, is_count: bool = False
+        cls,
+        block: Block,
+        wanted: str,
+        kind: str,
+        dtype: DType,
+        result_dtype: DType,
+        *,
+        is_count: bool = False,
+        first: str = "-1",
     ) -> Accumulator:
-        """Declare an accumulator, initialized to the identity of its kind. A count of truth values is an `int`."""
+        """Declare an accumulator, initialized to the identity of its kind. A count of truth values is an `int`; `first`
+        is the position that a window returns if none of its values is above the identity."""
         if kind in ORDERS:
-            name = block.declare("best", COMPUTE_TYPE[dtype], "0", is_const=False)
-            index_name = block.declare(f"{name}_index", "int", "-1", is_const=False)
+            lowest = identity("max", dtype).text if kind == WINDOW else "0"
+            name = block.declare("best", COMPUTE_TYPE[dtype], lowest, is_const=False)
+            index_name = block.declare(f"{name}_index", "int", first, is_const=False)
             return cls(kind, name, index_name, dtype)
         result_dtype = DType.I32 if is_count else result_dtype
         type_ = COMPUTE_TYPE[result_dtype]
@@ -63,8 +74,8 @@ class Accumulator:
         text = f"-{value.within(UNARY)}" if self.kind == "argmin" else value.text
         if not text.isidentifier():
             text = block.declare("candidate", COMPUTE_TYPE[self.dtype], text)
-        index = f"{position.text}, " if self.kind == "window_argmax" else ""  # a tap may lie outside: -1
-        wins = block.declare("wins", "bool", f"{improves}({text}, {index}{self.name}, {self.index_name})")
+        index = "" if self.kind == WINDOW else f", {self.index_name}"
+        wins = block.declare("wins", "bool", f"{improves}({text}, {self.name}{index})")
         block.line(f"{self.name} = {wins} ? {text} : {self.name};")  # a branch would keep loads from being in flight
         block.line(f"{self.index_name} = {wins} ? {position.within(TERNARY + 1)} : {self.index_name};")
 

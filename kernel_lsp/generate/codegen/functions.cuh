@@ -135,7 +135,7 @@ __device__ inline {T} digamma({T} x) {
 }
 
 //@ sign
-__device__ inline {T} sign({T} x) { return static_cast<{T}>((x > 0) - (x < 0)); }
+__device__ inline {T} sign({T} x) { return static_cast<{T}>(x > 0) - static_cast<{T}>(x < 0); }
 
 //@ python_remainder
 // The sign of the divisor, as in Python.
@@ -394,11 +394,8 @@ __device__ inline bool improves({T} value, {T} best, int best_index) {
 }
 
 //@ wins_window
-// The order of pooling, whose values come by rising index: the last NaN, else the first of the largest; -1 is none.
-__device__ inline bool wins_window({T} value, int index, {T} best, int best_index) {
-    if (index < 0 || best_index < 0) return index >= 0;
-    return value > best || value != value;
-}
+// The order of pooling, whose values come by rising index: the last NaN, else the first of the largest.
+__device__ inline bool wins_window({T} value, {T} best) { return value > best || value != value; }
 
 //@ maximum:integer
 __device__ inline {T} maximum({T} a, {T} b) { return a > b ? a : b; }

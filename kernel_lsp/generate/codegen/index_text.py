@@ -91,7 +91,7 @@ class IndexWriter:
 
     def _wide_product(self, term: Term) -> Text:
         text = self._product(term)
-        return Text(f"(long long){text.text}", text.precedence) if term[0] else text
+        return Text(f"(long long){text.within(MULTIPLY)}", max(text.precedence, MULTIPLY)) if term[0] else text
 
     def _atom(self, atom: Atom) -> Text:
         known = self.block.lookup(as_index(atom).digest)

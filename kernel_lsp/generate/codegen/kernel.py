@@ -177,8 +177,8 @@ class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
     Loops of a thread of at most `max_unrolled` iterations are unrolled, so that values read twice stay in registers.
     `runs` has the array and the place in it of each read whose run of memory is loaded, to be evicted late with
-    `evicts_late`. With `uses_intrinsics`, functions are as accurate as results of 16 bits need; with a `quick_type` of
-    16 bits, of all elements, quotients and roots, too."""
+    `evicts_late`; `tiles` those of values that are computed already. With `uses_intrinsics`, functions are as accurate
+    as results of 16 bits need; with a `quick_type` of 16 bits, of all elements, quotients and roots, too."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -200,6 +200,7 @@ class KernelWriter:
     names: NamePool = field(default_factory=NamePool)
     fills: list[Fill] = field(default_factory=list)
     runs: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
+    tiles: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pool = NamePool(set(self.reserved))

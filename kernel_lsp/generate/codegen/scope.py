@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.codegen.accumulator import Accumulator
+from kernel_lsp.generate.codegen.accumulator import WINDOW, Accumulator
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.divisions import declare_divisions, declare_lane_divisions, inverse_for_bytes
 from kernel_lsp.generate.codegen.index_text import IndexWriter
@@ -116,6 +116,11 @@ class _Emission:
         self._assumed: Scalar | None = None
         self._pinned: frozenset[bytes] = frozenset()
         self.counts = _use_counts(roots, scope)
+        self._window_places = {
+            (node.operands[0].digest, node.loop_variables): node
+            for node in nodes(*roots)
+            if isinstance(node, Loop) and node.kind == WINDOW
+        }
         _declare_divisions(scope, roots, self._indices)
 
     def text(self, node: Scalar) -> Text:
@@ -259,6 +264,9 @@ class _Emission:
         return Text(f"{self.text(node.mask).within(TERNARY + 1)} ? {text.text} : {zero}", TERNARY)
 
     def _memory(self, node: Access) -> Text:
+        if node.digest in self.kernel.tiles:
+            name, place = self.kernel.tiles[node.digest]
+            return Text(f"{name}[{self._indices.text(place).text}]", ATOM)
         if node.digest in self.kernel.runs:
             name, place = self.kernel.runs[node.digest]
             return loaded(f"{name}[{self._indices.text(place).text}]", node.dtype)
@@ -272,10 +280,23 @@ class _Emission:
 
     def _format_loop(self, node: Loop) -> Text:
         outer = self.scope
+        place = self._window_places.get((node.operands[0].digest, node.loop_variables)) if node.kind == "max" else None
+        if place is not None:
+            self.declare(place)  # its loop keeps the maximum, too
+            return self.text(node)
         outer.hoist(node.operands, node.loop_variables)
-        accumulator = Accumulator.start(outer, self._name_for(node), node.kind, node.operands[0].dtype, node.dtype)
+        first = outer.value(node.operands[2]).text if len(node.operands) > 2 else "-1"
+        name, dtype = self._name_for(node), node.operands[0].dtype
+        accumulator = Accumulator.start(outer, name, node.kind, dtype, node.dtype, first=first)
         opened = self._open_loops(node)
         inner = opened[-1] if opened else outer
+        if self._adds_tile(node):  # a sum from +0 on is the same without a zero: one instruction less for each
+            condition, value = inner.values(node.operands[0].operands[:2])
+            inner.line(f"if ({condition.text}) {accumulator.name} += {value.text};")
+            for block in reversed(opened):
+                block.close()
+            outer.bind(node, accumulator.result)
+            return accumulator.result
         value = inner.value(node.operands[0])
         if accumulator.returns_position:
             accumulator.add_candidate(inner, value, _returned_position(node, inner))
@@ -284,7 +305,17 @@ class _Emission:
         for block in reversed(opened):
             block.close()
         outer.bind(node, accumulator.result)
+        if node.kind == WINDOW:
+            outer.bind(Loop("max", node.loop_variables, dtype, node.operands[0]), accumulator.name)
         return accumulator.result
+
+    def _adds_tile(self, node: Loop) -> bool:
+        """Return True for a sum of elements of a tile that meet a condition."""
+        value = node.operands[0]
+        if node.kind != "sum" or not isinstance(value, Operation) or value.name != "select":
+            return False
+        _, if_true, if_false = value.operands
+        return if_true.digest in self.kernel.tiles and isinstance(if_false, Constant) and if_false.value == 0
 
     def _open_loops(self, node: Loop) -> list[Scope]:
         """Open nested loops over the variables that take more than one value."""

@@ -412,12 +412,14 @@ def transformed(scalar: Scalar, change: Callable[[Scalar], Scalar]) -> Scalar:
 
 def masked(mask: Scalar, scalar: Scalar, *, varying: frozenset[Variable] | None = None) -> Scalar:
     """Return the scalar with every read of memory under `mask`; with `varying`, only reads that depend on those
-    variables."""
+    variables. A tensor of one element is read in any case: a load that no mask needs is made once for all of them."""
     if isinstance(mask, Constant):
         return scalar
 
     def mask_access(access: Access) -> Scalar:
         if varying is not None and access.variables.isdisjoint(varying):
+            return access
+        if access.tensor.n_elements.constant == 1:
             return access
         return Access(access.tensor, access.index, _mask_and(access.mask, mask))
 

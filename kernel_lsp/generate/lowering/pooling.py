@@ -24,6 +24,7 @@ from kernel_lsp.generate.ir.scalar import (
     in_range,
     index_value,
     integer,
+    masked,
     select,
 )
 from kernel_lsp.generate.ir.sizes import ceil_div, ravel, to_expression
@@ -49,7 +50,7 @@ def _max_pool(call: Call) -> Tensor | tuple[Tensor, ...]:
     source = call.tensor(0)
     taps = taps_of(call, window.size)
     out = _window_extreme(call, source, window, taps)
-    if _is_apart(window):
+    if _has_places(window):
         _window_argument(call, source, window, taps, call.shape(0), by_tap=True)  # for a backward that is given it
     if "with_indices" not in call.node.op:
         return out
@@ -71,38 +72,51 @@ def _window_extreme(call: Call, source: Tensor, window: Window, taps: Taps) -> T
 
 
 def _window_argument(call: Call, source: Tensor, window: Window, taps: Taps, shape: Shape, *, by_tap: bool) -> Tensor:
-    """Return the flat position of each window's maximum, in a byte and in the window with `by_tap`, else in the input's
-    spatial dims: the last NaN, else the first of equals. `shape` is that of the windows."""
+    """Return the flat position of each window's maximum, in a byte and among its places with `by_tap`, else in the
+    input's spatial dims: the last NaN, else the first of equals. `shape` is that of the windows."""
     n_spatial = len(window.size)
     spatial = source.shape[-n_spatial:]
 
     def body(index: tuple[Index, ...]) -> Scalar:
-        at = window.at(index[-n_spatial:], positions(taps))
-        inside = is_inside(at, spatial)
-        value = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
-        # Positions out of bounds are no candidates: -1 never precedes another.
-        place = ravel(positions(taps), [tap.extent for tap in taps]) if by_tap else ravel(at, spatial)
-        position = select(inside, index_value(place), integer(-1))
-        return Loop("window_argmax", taps, DType.I64, value, position)
+        out = index[-n_spatial:]
+
+        def place(tap: Sequence[Index]) -> Scalar:
+            at = ravel(tap, _places(window)) if by_tap else ravel(window.at(out, tap), spatial)
+            return index_value(at)
+
+        at = window.at(out, positions(taps))
+        lowest = identity_of("max", source.dtype)
+        value = guarded(is_inside(at, spatial), Access(source, (*index[:-n_spatial], *at)), lowest)
+        return Loop("window_argmax", taps, DType.I64, value, place(positions(taps)), place(window.first_inside(out)))
 
     dtype, name = (DType.U8, "chosen") if by_tap else (DType.I64, "indices")
     return call.builder.pointwise(dtype, shape, body, name=name)
 
 
+def _places(window: Window) -> list[Index]:
+    """Return the places of a window along each dim: as many as a position is away from the starts of all windows that
+    reach it."""
+    return [as_index(reach * stride) for reach, stride in zip(reach_of(window), window.stride, strict=True)]
+
+
+def _has_places(window: Window) -> bool:
+    """Return True if a byte numbers the places of a window."""
+    return set(window.dilation) == {1} and (product(_places(window)).constant or 0) <= MAX_PLACES
+
+
 def _is_apart(window: Window) -> bool:
-    """Return True if windows lie side by side and a byte numbers the places of one."""
-    is_side_by_side = window.size == window.stride and not any(window.padding) and set(window.dilation) == {1}
-    return is_side_by_side and prod(window.size) <= MAX_PLACES
+    """Return True if windows lie side by side."""
+    return window.size == window.stride and not any(window.padding)
 
 
 def _are_own(indices: Tensor, source: Tensor, window: Window) -> bool:
-    """Return True if the indices are the maxima of windows of `source` that do not overlap."""
+    """Return True if the indices are the maxima of windows of `source` whose places a byte numbers."""
     definition = indices.definition
     loop = definition.body if isinstance(definition, Pointwise) else None
     if not (isinstance(loop, Loop) and loop.kind == "window_argmax"):
         return False
     is_same = [tap.extent.constant for tap in loop.loop_variables] == list(window.size)
-    return _is_apart(window) and is_same and {access.tensor for access in accesses(loop)} == {source}
+    return _has_places(window) and is_same and {access.tensor for access in accesses(loop)} == {source}
 
 
 @lowers("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "max_pool1d_with_indices_backward")
@@ -116,7 +130,7 @@ def _max_pool_backward(call: Call) -> Tensor:
         indices = call.tensor(99, "indices")
     spatial = source.shape[-n_spatial:]
     reach = reach_of(window)
-    taps, sizes = taps_of(call, reach), [as_index(size) for size in window.size]
+    taps = taps_of(call, reach)
     dtype = accumulation_dtype(grad.dtype)
 
     # The tap is a constant of the thread's loop; a position in the input is not.
@@ -130,21 +144,29 @@ def _max_pool_backward(call: Call) -> Tensor:
         inner = index[-n_spatial:]
         out, inside = reaching_windows(window, inner, positions(taps), grad.shape[-n_spatial:])
         at = (*index[:-n_spatial], *out)
-        if chosen_tap is None:
-            chosen, own = guarded(inside, Access(indices, at), integer(-1)), ravel(inner, spatial)
-        else:
-            chosen = guarded(inside, cast(Access(chosen_tap, at), DType.I64), integer(-1))
-            own = ravel([inner[i] - out[i] * window.stride[i] for i in range(n_spatial)], sizes)
-        is_chosen = compare("eq", chosen, index_value(own))
         value, zero = cast(Access(grad, at), dtype), number(0, Constant(0.0, dtype))
-        if chosen_tap is not None:  # some position of each window gets its gradient: read it before it is known which
-            return Loop("sum", taps, dtype, select(is_chosen, guarded(inside, value, zero), zero))
-        return Loop("sum", taps, dtype, guarded(both(inside, is_chosen), value, zero))
+        if chosen_tap is None:
+            is_chosen = compare(
+                "eq", guarded(inside, Access(indices, at), integer(-1)), index_value(ravel(inner, spatial))
+            )
+            return Loop("sum", taps, dtype, guarded(both(inside, is_chosen), value, zero))
+        own = ravel(_places_of(window, inner, positions(taps)), _places(window))
+        is_chosen = compare("eq", masked(inside, Access(chosen_tap, at)), index_value(own))
+        # Some position of each window gets its gradient: read it before it is known which. Of no window it is 0.
+        return Loop("sum", taps, dtype, select(is_chosen, guarded(inside, value, zero), zero))
 
     result = call.builder.pointwise(call.dtype(), source.shape, body)
-    if is_own and window.size == WINDOW:
+    if is_own and _is_apart(window) and window.size == WINDOW:
         call.builder.windows.poolings[result] = (grad, source)
     return result
+
+
+def _places_of(window: Window, inner: Sequence[Index], tap: Sequence[Index]) -> list[Index]:
+    """Return the place of a position along each dim in the `tap`-th window before the last that starts there."""
+    return [
+        (position + padding) % stride + offset * stride
+        for position, offset, stride, padding in zip(inner, tap, window.stride, window.padding, strict=True)
+    ]
 
 
 @lowers("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -381,10 +403,12 @@ def _adaptive_max_pool(call: Call) -> tuple[Tensor, ...]:
     dims = _adaptive_dims(call, spatial, shape[-n_spatial:])
     taps = _adaptive_taps(call, dims)
 
-    def value(index: tuple[Index, ...]) -> tuple[Scalar, Scalar]:
-        at, inside, _ = _adaptive_window(dims, index[-n_spatial:], positions(taps))
+    def value(index: tuple[Index, ...]) -> tuple[Scalar, Scalar, Scalar]:
+        out = index[-n_spatial:]
+        at, inside, _ = _adaptive_window(dims, out, positions(taps))
+        first = [dim.start(position) for dim, position in zip(dims, out, strict=True)]
         element = guarded(inside, Access(source, (*index[:-n_spatial], *at)), identity_of("max", source.dtype))
-        return element, select(inside, index_value(ravel(at, spatial)), integer(-1))
+        return element, index_value(ravel(at, spatial)), index_value(ravel(first, spatial))
 
     largest = call.builder.pointwise(
         call.dtype(0), shape, lambda index: Loop("max", taps, source.dtype, value(index)[0])

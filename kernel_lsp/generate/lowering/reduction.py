@@ -23,6 +23,7 @@ from kernel_lsp.generate.lowering.arithmetic import number, op
 from kernel_lsp.generate.lowering.builder import Body, Builder, Call, Shape, accumulation_dtype, lowers, read
 from kernel_lsp.generate.lowering.centered_sums import centered_sum
 from kernel_lsp.generate.lowering.summed_products import Windows, summed_product
+from kernel_lsp.generate.lowering.whole_dims import over_whole_dims
 
 
 def sum_over(call: Call, source: Tensor, axes: Sequence[int], dtype: DType, *, name: str = "") -> Tensor:
@@ -40,7 +41,10 @@ def sum_over(call: Call, source: Tensor, axes: Sequence[int], dtype: DType, *, n
     windows = Windows(tuple(axes), (ONE,) * len(axes), None, count, add_up)
     if (found := summed_product(call, source, windows)) is not None:
         return builder.reshaped(found, tuple(without(source.shape, axes)))
-    return builder.reduction("sum", dtype, source.shape, axes, elements(source, dtype), name=name)
+    shape, body = source.shape, elements(source, dtype)
+    if (whole := over_whole_dims(builder, source, axes, body)) is not None:
+        shape, body = whole
+    return builder.reduction("sum", dtype, shape, axes, body, name=name)
 
 
 def reduce_over(

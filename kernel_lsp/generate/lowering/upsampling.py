@@ -31,6 +31,9 @@ from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape, accumulation_dtype, lowers, positions
 from kernel_lsp.generate.lowering.windows import n_spatial_of, taps_of
 
+MAX_EXACT_RATIO = 64
+"""Maximum outputs per input, or inputs per output, whose positions whole numbers find."""
+
 
 def _whole_factors(source: Shape, out: Shape, scales: Sequence[float | None]) -> list[Index] | None:
     """Return the factor of each dim; None where ATen does not copy each element so many times."""
@@ -188,6 +191,10 @@ def _first_reached(
     position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
 ) -> Index:
     """Return the first output that may be less than one input position away."""
+    power = None if aligns_corners else _power_of_two(size, wanted, scale)
+    if power is not None:  # before the first output it is none
+        inputs = int(1 / power)
+        return position * int(power) - int(power) // 2 if power > 1 else (position + (inputs // 2 - 1)) // inputs
     before = op("sub", _as_float(position, dtype), Constant(1.0, dtype))
     whole = _whole_type(wanted)
     if aligns_corners:
@@ -195,8 +202,8 @@ def _first_reached(
         first = cast(op("floor", at), whole)
     else:
         half = Constant(0.5, dtype)
-        ratio = op("div", _as_float(wanted, dtype), _as_float(size, dtype))
-        at = op("sub", op("mul", op("add", before, half), Constant(scale, dtype) if scale else ratio), half)
+        per_input = op("div", _as_float(wanted, dtype), _as_float(size, dtype))
+        at = op("sub", op("mul", op("add", before, half), Constant(scale, dtype) if scale else per_input), half)
         first = op("add", cast(op("floor", at), whole), Constant(1, whole))
     return as_position(op("maximum", first, Constant(0, whole)))
 
@@ -229,6 +236,8 @@ def _interpolation(
     position: Index, size: Index, wanted: Index, scale: float | None, aligns_corners: bool, dtype: DType
 ) -> _Place:
     """Return the position of an output element in the input."""
+    if not aligns_corners and (power := _power_of_two(size, wanted, scale)) is not None:
+        return _exact_interpolation(position, size, power, dtype)
     out = _as_float(position, dtype)
     zero, one, half = (Constant(value, dtype) for value in (0.0, 1.0, 0.5))
     if aligns_corners:
@@ -246,6 +255,35 @@ def _interpolation(
     weight = op("sub", at, cast(low_index, dtype))
     weight = select(compare("gt", weight, one), one, weight)
     return _Place(as_position(low_index), as_position(high_index), weight)
+
+
+def _power_of_two(size: Index, wanted: Index, scale: float | None) -> float | None:
+    """Return the outputs per input where that is a power of two but 1: positions are then exact in f32, and whole
+    numbers find them, in a fraction of the instructions. Bilinear (16, 64, 64, 64) by two is bound by conversions
+    between integers and floats without."""
+    if scale is None:
+        factor, inverse = divide_exactly(wanted, size), divide_exactly(size, wanted)
+        up, down = (None if found is None else found.constant for found in (factor, inverse))
+        scale = float(up) if up else 1 / down if down else 1.0
+    is_power = math.frexp(scale)[0] == 0.5 and scale != 1 and 1 / MAX_EXACT_RATIO <= scale <= MAX_EXACT_RATIO
+    return scale if is_power else None
+
+
+def _exact_interpolation(position: Index, size: Index, ratio: float, dtype: DType) -> _Place:
+    """Return the position in the input of an output element, of which there are `ratio` per input."""
+    whole, zero = _whole_type(size), Constant(0.0, dtype)
+    if ratio < 1:  # half-way between two elements
+        low = position * int(1 / ratio) + (int(0.5 / ratio) - 1)
+        return _Place(low, low + 1, Constant(0.5, dtype))
+    factor, half = int(ratio), int(ratio) // 2
+    shifted = position + half
+    low_value = op("maximum", cast(index_value(shifted // factor - 1), whole), Constant(0, whole))
+    last = cast(index_value(size - 1), whole)
+    high_value = op("minimum", op("add", low_value, Constant(1, whole)), last)
+    place = op("add", _as_float(shifted % factor, dtype), Constant(0.5, dtype))
+    weight = op("mul", place, Constant(1 / factor, dtype))
+    is_before = compare("lt", index_value(position), integer(half))
+    return _Place(as_position(low_value), as_position(high_value), select(is_before, zero, weight))
 
 
 def _whole_type(size: Index) -> DType:

@@ -14,9 +14,10 @@ from math import gcd
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.ir.atoms import Symbol, Variable
-from kernel_lsp.generate.ir.index import Index, as_index, expanded
-from kernel_lsp.generate.ir.scalar import Constant, Scalar, both, in_range
+from kernel_lsp.generate.ir.index import ZERO, Index, as_index, expanded
+from kernel_lsp.generate.ir.scalar import Constant, Scalar, as_position, both, in_range, index_value, integer
 from kernel_lsp.generate.ir.sizes import Sizes, ceil_div, to_expression
+from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import Call, Shape
 
 
@@ -54,6 +55,17 @@ class Window:
             for position, offset, stride, padding, dilation in zip(
                 out, tap, self.stride, self.padding, self.dilation, strict=True
             )
+        ]
+
+    def first_inside(self, out: Sequence[Index]) -> list[Index]:
+        """Return the first tap of a window that is not before the input."""
+        return [
+            as_position(
+                op("maximum", integer(0), index_value((padding - position * stride + dilation - 1) // dilation))
+            )
+            if padding
+            else ZERO
+            for position, stride, padding, dilation in zip(out, self.stride, self.padding, self.dilation, strict=True)
         ]
 
 

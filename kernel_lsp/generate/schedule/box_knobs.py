@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernel_lsp.generate.codegen.elements.boxes import default_box, fits_planes, whole_sizes
+from kernel_lsp.generate.codegen.elements.boxes import fits_planes, whole_sizes
 from kernel_lsp.generate.codegen.kernel import REGISTERS_PER_BLOCK
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.schedule.box_defaults import default_box
 from kernel_lsp.generate.schedule.knobs import Choices
 from kernel_lsp.generate.schedule.row_limits import LATE
 

@@ -10,6 +10,7 @@ from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.codegen.rows.packed_columns import loads_packs_of_rows
 from kernel_lsp.generate.codegen.rows.register_values import can_hold
 from kernel_lsp.generate.codegen.rows.row_cache import may_keep
+from kernel_lsp.generate.codegen.rows.row_reads import reads_bytes
 from kernel_lsp.generate.codegen.rows.row_schedule import (
     COLUMN_WIDTHS,
     MAX_CACHED_BYTES_PER_BLOCK,
@@ -360,7 +361,8 @@ class RowChooser:
         """Return the schedule of a variant for rows of the captured length, where that is open and all threads keep as
         many packs of it; None for small tensors, whose kernels may share a launch, and where it was slower."""
         is_narrow = schedule.evicts_late and self.widest == 2
-        is_faster = schedule.blocks > 1 or is_narrow or (not self.group.is_column_contiguous and self.widest <= 4)
+        suits = reads_bytes(self.group) if self.group.is_column_contiguous else self.widest <= 4
+        is_faster = suits or is_narrow or schedule.blocks > 1
         is_whole = is_faster and schedule.items and schedule.capacity == self.n_columns and not self.group.line
         is_large = self._n_rows * self.n_columns >= MIN_WHOLE_ELEMENTS
         return replace(schedule, is_whole=True) if is_whole and is_large else None

@@ -31,6 +31,9 @@ memory as PyTorch does, and what is made of one and multiplied by the next."""
 NARROW = (DType.F16, DType.BF16)
 MIN_SHARE = 8
 """Minimum elements of the largest input for each element that is kept beside the results."""
+MIN_OVERLAPPING_SHARE = 2
+"""Minimum bytes of the largest input for each byte that says where the maximum of a window is that overlaps others: to
+find it again reads each element several times."""
 
 MIN_TERMS, MIN_TERMS_OF_F32 = 512, 128
 """Minimum terms of each element of a product that is kept by default: with fewer, tensor cores find an element again in
@@ -170,7 +173,8 @@ class _Finder:
         if isinstance(tensor.definition, Buffer):
             return False
         if is_place_in_window(tensor):
-            return n_elements * MIN_SHARE <= self._bytes_of_largest and _reads_inputs(tensor)
+            share = MIN_SHARE if self._is_read_once(tensor) else MIN_OVERLAPPING_SHARE
+            return n_elements * share <= self._bytes_of_largest and _reads_inputs(tensor)
         if equal in self._results:
             return tensor in self._direct and (n_inputs > 1 or (reductions and not self._is_found_again(tensor)))
         if isinstance(tensor.definition, Pointwise) and isinstance(tensor.definition.body, Access) and _copied(tensor):
@@ -179,6 +183,13 @@ class _Finder:
             return bool(reductions) and not self._has_lines(n_elements)
         is_product = _n_terms(tensor, self._workload) is not None
         return self._level == PRODUCTS and (is_product or (equal in self._factors and tensor in self._direct))
+
+    def _is_read_once(self, place: Tensor) -> bool:
+        """Return True if finding the places of maxima again reads each element once: windows do not overlap."""
+        loops = [node for node in nodes(*scalars_of(place.definition)) if isinstance(node, Loop)]
+        n_taps = self._workload.size(product(variable.extent for loop in loops for variable in loop.loop_variables))
+        n_read = max(self._workload.size(access.tensor.n_elements) for access in accesses(*loops))
+        return self._workload.size(place.n_elements) * n_taps <= n_read
 
     def _is_found_again(self, result: Tensor) -> bool:
         """Return True for a result that takes a few operations on kept values of rows and on what the gradients read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +38,8 @@ MIN_SUMMED_COLUMNS = 64
 """Minimum columns so that every thread of a warp has some."""
 MIN_SIDE_COLUMNS = 32
 """The same of rows side by side, of which every thread has several columns."""
+MIN_NEIGHBOURS = 128
+"""Minimum columns of lines whose neighbouring elements a sum compares: a pack for each lane of a warp."""
 MIN_TILES_PER_PART = 4
 """Minimum tiles of rows side by side for each block that also sums over rows: its sums are combined once."""
 MIN_LINES_PER_MULTIPROCESSOR = 2
@@ -57,7 +60,7 @@ class RowSplits:
 
     def n_leading(self, definition: Reduction) -> int:
         """Return how many reduced dims number lines of memory that are long and fill the GPU; 0 where none do."""
-        if self.spans_rows(definition):
+        if self.spans_rows(definition) or self._walks_neighbours(definition):
             return len(definition.reduced) - 1
         kinds = [kind for kind, _ in pattern_of(definition)]
         if kinds == ["r", "o"]:
@@ -94,7 +97,7 @@ class RowSplits:
         other sums are known, reads them on chip where a cluster finds the sums of lines, too: the gradients of a group
         norm took 266 us on an H200 in six launches by lines, and 104 us so."""
         readers = list(readers)
-        if self.spans_rows(definition) or self._n_leading_of_others(definition):
+        if self.spans_rows(definition) or self._n_leading_of_others(definition) or self._walks_neighbours(definition):
             return True
         if self._has_line_sums(definition) and not any(map(self._is_stored, readers)):
             return not (self._has_kept_lines(definition) and any(map(self._is_stored, later)))
@@ -136,6 +139,19 @@ class RowSplits:
             self.workload.n_multiprocessors <= n_rows <= MAX_ADDED_ROWS and self._size(columns) >= MIN_SUMMED_COLUMNS
         )
         return is_whole and fills and any(list(e) == [("o", product(rows)), ("r", columns)] for e in self.patterns)
+
+    def _walks_neighbours(self, definition: Reduction) -> bool:
+        """Return True for a sum over all of a tensor of differences of neighbours, some of which are missing: in lines
+        of memory one condition holds for all of a line, and the other for its packs."""
+        *rows, columns = (self._size(variable.extent) for variable in definition.reduced)
+        fills = (
+            MIN_LINES_PER_MULTIPROCESSOR * self.workload.n_multiprocessors <= math.prod(rows) <= MAX_ADDED_ROWS
+            and columns >= MIN_NEIGHBOURS
+        )
+        if not fills or definition.kind != "sum" or [kind for kind, _ in pattern_of(definition)] != ["r"]:
+            return False
+        reads = list(accesses(definition.body))
+        return len({a.tensor for a in reads}) == 1 < len(reads) and any(a.mask is not None for a in reads)
 
     def _has_line_sums(self, definition: Reduction) -> bool:
         """Return True if another reduction is over the lines that are the parts of this one: one pass finds both."""

@@ -18,6 +18,7 @@ from kernel_lsp.generate.codegen.elements.packs import (
     needed_multiples,
 )
 from kernel_lsp.generate.codegen.elements.runs import load_runs
+from kernel_lsp.generate.codegen.elements.window_tiles import with_tiles
 from kernel_lsp.generate.codegen.kernel import (
     BY_RANK,
     MAX_GRID_YZ,
@@ -39,15 +40,11 @@ from kernel_lsp.generate.ir.workload import Workload
 
 LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
 FACTORS = (2, 4, 8)
-OVERLAPPING = 3
-"""Elements of windows along each axis of which threads take pairs."""
 PLANE_AXES = 2
 """Last axes that form a plane."""
 MAX_IDLE = 0.25
 """Maximum share of idle threads in the blocks of a plane by default: finding a coordinate costs a thread about 25 of
 300 instructions."""
-BUSY_THREADS = 512
-"""Minimum threads per multiprocessor for a default box; latency is exposed with fewer."""
 
 
 def boxes_of(group: ElementwiseGroup) -> list[tuple[int, ...]]:
@@ -71,8 +68,8 @@ def over_pixels(group: ElementwiseGroup) -> ElementwiseGroup | None:
             continue
         shape = (product(group.shape[:axis]), size, product(group.shape[axis + 1 :]))
         folded = ElementwiseGroup(group.position, shape, group.stores)
-        _, channel, pixel = _axis_variables(folded)
-        stores = _over_axes(folded, _axis_variables(folded))
+        _, channel, pixel = axis_variables(folded)
+        stores = over_axes(folded, axis_variables(folded))
         if any(coefficient(ravel(store.index, store.tensor.shape), pixel) != ONE for store in stores):
             continue
         for access in accesses(*(store.scalar for store in stores)):
@@ -90,38 +87,14 @@ def pixel_boxes(group: ElementwiseGroup, workload: Workload) -> list[tuple[int, 
     return [(1, n_channels, width) for width in widths if width * n_channels % WORD_BYTES == 0]
 
 
-def default_box(
-    group: ElementwiseGroup, workload: Workload, boxes: Sequence[tuple[int, ...]], *, is_large: bool
-) -> tuple[int, ...] | None:
-    """Return the one of the `boxes` whose elements share reads: a window that several of them read, a value that one
-    axis does not change, or a pack of the rows of neighbouring windows; of pixels, the widest where work `is_large`."""
-    n_wanted = workload.size(group.position.extent) // (BUSY_THREADS * workload.n_multiprocessors)
-    variables = _axis_variables(group)
-    stores = _over_axes(group, variables)
-    reads = list(accesses(*(store.scalar for store in stores)))
-    if not _has_loops(stores):
-        return boxes[0] if is_large else None
-    steps = [_window_step(variable, reads) for variable in variables]
-    if any(step > 1 for step in steps):
-        box = tuple(step if step <= 4 else 1 for step in steps)
-    else:
-        factor = max((f for f in FACTORS if f <= n_wanted), default=1)
-        box = _reuse_box(group, variables, reads, factor)
-        if max(box) == 1:
-            box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, workload))
-        if max(box) == 1 and factor > 1 and len(box) > 1:
-            box = (*box[:-2], *_overlapping_windows(variables, reads))
-    return box if box in boxes else None
-
-
-def _has_loops(stores: Sequence[Store]) -> bool:
+def has_loops(stores: Sequence[Store]) -> bool:
     return any(isinstance(node, Loop) for node in nodes(*(store.scalar for store in stores)))
 
 
 def fits_planes(group: ElementwiseGroup, box: tuple[int, ...], workload: Workload, threads: int) -> bool:
     """Return True if blocks of windows that stay within a plane have few idle threads. Blocks of pixels side by side
     would be of different images: 8 Mi of them in f32 took 35.4 us on an H200 so, 32.6 us image after image."""
-    if not _has_loops(group.stores):
+    if not has_loops(group.stores):
         return False
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
     n_in_plane = workload.size(product(counts[-PLANE_AXES:]))
@@ -145,8 +118,8 @@ def render_boxes(
     loads and stores of packs, whose contract its sizes fulfil. `n_resident` are the minimum resident blocks per SM."""
     kernel.max_unrolled = MAX_UNROLLED
     scope = Scope(kernel)
-    variables = _axis_variables(group)
-    stores = _over_axes(group, variables)
+    variables = axis_variables(group)
+    stores = over_axes(group, variables)
     whole = whole_sizes(group, workload)
     group = replace(group, shape=resized(group.shape, whole))
     counts = [_count(size, factor) for size, factor in zip(group.shape, box, strict=True)]
@@ -165,6 +138,7 @@ def render_boxes(
         for store in stores
     ]
     multiples = load_runs(scope, placed, _whole_lanes(group, lanes, workload), workload)
+    placed = with_tiles(scope, placed, [lane for _, lane, _ in lanes])
     scope.hoist([store.scalar for store in placed], [lane for _, lane, _ in lanes])
     packed = _packed_lane(group, placed, lanes, workload)
     if packed is None:
@@ -277,13 +251,13 @@ def _count(size: Index, factor: int) -> Index:
     return exact if exact is not None else (size + (factor - 1)) // factor
 
 
-def _axis_variables(group: ElementwiseGroup) -> list[Variable]:
+def axis_variables(group: ElementwiseGroup) -> list[Variable]:
     rank = len(group.shape)
     names = BY_RANK.get(rank, tuple(f"i{axis}" for axis in range(rank)))
     return [Variable(names[axis], (1 << 21) + axis, size) for axis, size in enumerate(group.shape)]
 
 
-def _over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[Store]:
+def over_axes(group: ElementwiseGroup, variables: Sequence[Variable]) -> list[Store]:
     """Return the stores over one coordinate per axis instead of a flat position."""
     position = [as_index(0) if v.extent.constant == 1 else as_index(v) for v in variables]
     replacements = {group.position: ravel(position, group.shape)}
@@ -425,60 +399,3 @@ def _write_packs(scope: Scope, stores: Sequence[Store], lane: Variable) -> None:
     for store, name in zip(stores, names, strict=True):
         first = substitute(ravel(store.index, store.tensor.shape), {lane: ZERO})
         scope.line(f"*packs<{width}>({scope.kernel.target(store.tensor)} + {scope.index(first).within(ADD)}) = {name};")
-
-
-def _window_step(variable: Variable, reads: Sequence[Access]) -> int:
-    """Return the size of the windows that neighbours along an axis share: the divisor of its coordinate in some
-    index."""
-    steps = [
-        atom.divisor.constant or 1
-        for access in reads
-        for index in access.index
-        for monomial, _ in index.terms
-        for atom in monomial
-        if isinstance(atom, Quotient) and atom.dividend == as_index(variable)
-    ]
-    return max(steps, default=1)
-
-
-def _windows_in_pack(variable: Variable, reads: Sequence[Access], most: int, workload: Workload) -> int:
-    """Return how many windows side by side along an axis share a pack of a row; 1 where they overlap or none do."""
-    for access in reads:
-        flat = ravel(access.index, access.tensor.shape)
-        step = (coefficient(flat, variable) or ZERO).constant or 0
-        along = [v for v in access.variables if coefficient(flat, v) == ONE and v.extent.constant == step]
-        n_windows = MAX_PACK_BYTES // (access.dtype.itemsize * max(1, step))
-        is_whole = n_windows and workload.size(variable.extent) % n_windows == 0
-        if step > 1 and along and is_whole and 1 < n_windows <= most:
-            return n_windows
-    return 1
-
-
-def _overlapping_windows(variables: Sequence[Variable], reads: Sequence[Access]) -> tuple[int, int]:
-    """Return how many windows of 3 x 3 a thread takes along the last two axes, where they overlap: maxima by steps of
-    one, of (16, 64, 56, 56), took 18.7 us on an H200 by single windows and 14.2 by pairs side by side, and by steps of
-    two, of (32, 64, 112, 112), 40.8 and 36.7 by pairs one above the other; maxima of 5 x 5 14.9 and 15.6."""
-    steps = set()
-    for access in reads:
-        taps = [variable for variable in access.variables if variable not in variables]
-        if [tap.extent.constant for tap in taps] != [OVERLAPPING, OVERLAPPING]:
-            return (1, 1)
-        steps.add((coefficient(ravel(access.index, access.tensor.shape), variables[-1]) or ZERO).constant)
-    return (1, 2) if steps == {1} else (2, 1) if steps == {2} else (1, 1)
-
-
-def _reuse_box(
-    group: ElementwiseGroup, variables: Sequence[Variable], reads: Sequence[Access], factor: int
-) -> tuple[int, ...]:
-    """Return a box along the axis with strided neighbours that some reads depend on and others do not: one that shares
-    what each thread reads before one that shares what a block does. A convolution of (64, 1, 28, 28) by 32 x 3 x 3 with
-    its pooling took 3.8 us on an H200 by 4 channels, which share pixels, 5.1 by 4 images, which share weights."""
-    found: list[tuple[bool, int]] = []
-    for axis, variable in enumerate(variables[:-1]):
-        size = group.shape[axis].constant or 0
-        shared = [access for access in reads if variable not in access.variables]
-        if size and size % factor == 0 and shared and len(shared) < len(reads):
-            found.append((not any(variables[-1] in access.variables for access in shared), axis))
-    if not found:
-        return (1,) * len(variables)
-    return tuple(factor if at == min(found)[1] else 1 for at in range(len(variables)))

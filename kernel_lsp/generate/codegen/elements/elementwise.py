@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines, by_whole_packs
-from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, multiple_conditions
+from kernel_lsp.generate.codegen.elements.packs import Packing, bind_neighbours, find_packed, multiple_conditions
 from kernel_lsp.generate.codegen.elements.runs import LoopArrays, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import (
     MAX_GRID_YZ,
@@ -327,6 +327,7 @@ def write_packed(
         inner.named |= divisions
         for access in packed:
             inner.bind(access, packing.item(names[access.digest], access.dtype))
+        bind_neighbours(inner, packing, scalars, {access: names[access.digest] for access in packed})
         texts = inner.values(scalars)
         for store, target, text in zip(stores, targets, texts, strict=True):
             value = stored(text, store.scalar.dtype, store.tensor.dtype)

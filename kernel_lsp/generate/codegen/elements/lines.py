@@ -9,7 +9,17 @@ from dataclasses import replace
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup
 from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Variable
 from kernel_lsp.generate.ir.index import ZERO, Index, as_index, product, replace_atoms, substitute
-from kernel_lsp.generate.ir.scalar import Access, Constant, IndexValue, Scalar, accesses, rewrite, select, transformed
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Constant,
+    IndexValue,
+    Scalar,
+    accesses,
+    nodes,
+    rewrite,
+    select,
+    transformed,
+)
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.workload import Workload
 
@@ -95,6 +105,7 @@ def by_whole_packs(
     for that, as the captured ones are. The gradients of a mean over 784 elements each took 31.0 us on an H200, bound by
     four divisions per pack, and 24.7 so."""
     multiples: dict[Index, None] = {}
+    written = {(ravel(store.index, store.tensor.shape), store.tensor.n_elements) for store in group.stores}
 
     def whole(atom: Atom) -> Index:
         if not isinstance(atom, Quotient | Remainder) or group.position not in atom.variables:
@@ -110,7 +121,7 @@ def by_whole_packs(
         flat = ravel(access.index, access.tensor.shape)
         index = replace_atoms(flat, whole)
         mask = access.mask and transformed(access.mask, counted)
-        if mask and flat == as_index(group.position) and access.tensor.n_elements == group.position.extent:
+        if mask and (flat, access.tensor.n_elements) in written:
             return select(mask, Access(access.tensor, access.index), Constant(0, access.dtype))
         if index == flat:
             return Access(access.tensor, access.index, mask)
@@ -124,10 +135,11 @@ def by_whole_packs(
 
 
 def _n_divisions(group: ElementwiseGroup) -> int:
-    """Count the divisions of a position by sizes that are no constants."""
+    """Count the divisions of a position by sizes that are no constants, those of conditions included."""
     places = [ravel(store.index, store.tensor.shape) for store in group.stores]
-    for store in group.stores:
-        places += [ravel(access.index, access.tensor.shape) for access in accesses(store.scalar)]
+    scalars = [store.scalar for store in group.stores]
+    places += [ravel(access.index, access.tensor.shape) for access in accesses(*scalars)]
+    places += [node.index for node in nodes(*scalars) if isinstance(node, IndexValue)]
     found = {atom.digest for place in places for atom in _divisions(place) if group.position in atom.variables}
     return len(found)
 

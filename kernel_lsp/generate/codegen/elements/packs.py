@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.kernel import divisible
-from kernel_lsp.generate.codegen.operators import ADD, Text, loaded
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, TERNARY, Text, loaded
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Symbol, Variable
@@ -205,6 +205,26 @@ def find_packed(scalars: Sequence[Scalar], packing: Packing) -> list[Access]:
             if position is not None and packing.lane not in position.variables:
                 found.append(access)
     return sorted(found, key=lambda access: (access.tensor.serial, access.digest))
+
+
+def bind_neighbours(lanes: Scope, packing: Packing, scalars: Sequence[Scalar], packs: Mapping[Access, str]) -> None:
+    """Name the elements a few places before or behind those of loaded packs, as differences of neighbours read them:
+    all but the first or last of a pack are in it."""
+    for access in sorted(accesses_outside_loops(*scalars), key=lambda each: (each.tensor.serial, each.digest)):
+        if access in packs or packing.lane not in access.variables or access.digest in lanes.kernel.runs:
+            continue
+        flat = ravel(access.index, access.tensor.shape)
+        for other, name in packs.items():
+            step = (flat - ravel(other.index, other.tensor.shape)).constant if other.tensor == access.tensor else None
+            if step is None or not 0 < abs(step) < packing.vector:
+                continue
+            sign = "+" if step > 0 else "-"
+            own = loaded(f"{name}.item[v {sign} {abs(step)}]", access.dtype)
+            is_own = f"v + {step} < {packing.vector}" if step > 0 else f"v >= {-step}"
+            text = f"{is_own} ? {own.within(TERNARY)} : {lanes.value(access).within(TERNARY)}"
+            pointer, type_ = lanes.kernel.pointer(access.tensor), COMPUTE_TYPE[access.dtype]
+            lanes.bind(access, lanes.declare(f"{pointer}_{'next' if step > 0 else 'before'}", type_, text))
+            break
 
 
 def pack_along(scalar: Scalar, along: Variable, width: int) -> tuple[Packing, Scalar] | None:

@@ -152,6 +152,12 @@ def with_whole_masks(
     return (changed, multiples) if any(_runs_of(access, {lane}, workload) for access in found) else None
 
 
+def has_masked_runs(stores: Sequence[Store], lane: Variable, workload: Workload) -> bool:
+    """Return True if packs of a read are whole, and no packed load serves it, since it has a mask."""
+    reads = accesses(*(store.scalar for store in stores))
+    return any(access.mask is not None and _runs_of(access, {lane}, workload) is not None for access in reads)
+
+
 def _shared_condition(node: Scalar, lane: Variable, width: int, workload: Workload) -> tuple[Scalar, Multiples] | None:
     """Return a comparison of a position with a bound for the first lane of a pack, where it is that of all lanes; None
     for anything else: both are multiples of the width then, or positions within rows of a multiple."""

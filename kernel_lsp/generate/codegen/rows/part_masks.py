@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.packs import Packing, multiple_conditions
-from kernel_lsp.generate.codegen.elements.runs import load_runs, with_whole_masks
+from kernel_lsp.generate.codegen.elements.runs import has_masked_runs, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.index import Index
@@ -33,8 +33,9 @@ class PartMasks:
         if self.workload is None or self.packing.vector == 1:
             return work
         found = with_whole_masks(work, self.packing.lane, self.workload)
-        if found is None:
+        if found is None and not has_masked_runs(work, self.packing.lane, self.workload):
             return work
+        found = found or (work, [])
         self._work, multiples = found
         self._multiples += multiples
         return self._work

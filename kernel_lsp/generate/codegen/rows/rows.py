@@ -13,7 +13,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.accumulator import Accumulator, OnlinePair, combination_of, combine_columns, counted
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
-from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed
+from kernel_lsp.generate.codegen.elements.packs import Packing, bind_neighbours, find_packed
 from kernel_lsp.generate.codegen.kernel import (
     KernelWriter,
     RenderedKernel,
@@ -386,6 +386,8 @@ class RowRenderer:
             lane_scope.named |= divisions
         for access in packed:
             lane_scope.bind(access, self._item(loads[access.digest], access.dtype))
+        if lane_scope is not scope:
+            bind_neighbours(lane_scope, self.packing, everything, {each: loads[each.digest] for each in packed})
         self._compute(lane_scope, scalars, accumulators, stores, targets)
         if lane_scope is not scope:
             lane_scope.close()
