@@ -343,3 +343,21 @@ def test_a_copy_is_checked_anew_after_its_size_is_multiplied_elsewhere(first: st
     found = cuda.check(text.replace("HOLE", second))
     checking._kept.clear()
     assert found == cuda.check(text.replace("HOLE", second))
+
+
+def test_kernels_of_one_name_have_the_same_findings_in_every_process() -> None:
+    """The sizes of such kernels were in a set, whose order differs between processes."""
+    pair = """
+__global__ void zeroN(float *x, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = 0.0f;
+}
+__global__ void zeroN(float *x, int rows, int cols) {
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int row = 0; row < rows; ++row) if (col < cols) x[row * cols + col] = 0.0f;
+}
+void runN(float *x) { zeroN<<<196, 256>>>(x, 50000, 60000); }
+"""
+    text = "".join(pair.replace("N", str(number)) for number in range(20))
+    found = [finding.message for finding in cuda.check(text) if finding.code == "KL256"]
+    assert found == ["grid has 50176 threads for the 60000 elements of `60000`"] * 20

@@ -122,15 +122,15 @@ class CudaFile:
         return frozenset(name for name, body in self.kernel_texts.items() if checks_tail(body))
 
     @once
-    def axis_sizes(self) -> frozenset[AxisSize]:
-        """The sizes by which launched kernels bound their grids along x and y."""
-        return frozenset(axis_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
+    def axis_sizes(self) -> tuple[AxisSize, ...]:
+        """The sizes by which launched kernels bound their grids along x and y, in source order."""
+        return tuple(axis_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else ()
 
     @once
-    def linear_sizes(self) -> frozenset[tuple[str, int]]:
-        """The sizes by which launched kernels bound their one index across the grid: kernel, position of the
-        parameter."""
-        return frozenset(linear_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else frozenset()
+    def linear_sizes(self) -> tuple[tuple[str, int, int], ...]:
+        """The sizes by which launched kernels bound their one index across the grid: kernel, position of the parameter
+        and number of parameters, in source order. Kernels may share a name."""
+        return tuple(linear_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else ()
 
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:

@@ -26,13 +26,13 @@ def axis_sizes(text: str) -> Iterator[AxisSize]:
             yield from ((kernel["name"], axis, positions[name], member) for axis, [(name, member)] in sizes.items())
 
 
-def linear_sizes(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the kernels in which each thread handles the element at its index across the grid, and the position of the
-    parameter that the index is checked against."""
+def linear_sizes(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the kernels in which each thread handles the element at its index across the grid, the position of the
+    parameter that the index is checked against, and the number of parameters."""
     for kernel, positions in _kernels_in(text):
         bounds = _linear_bounds(kernel["body"]) & positions.keys()
         if len(bounds) == 1:
-            yield kernel["name"], positions[next(iter(bounds))]
+            yield kernel["name"], positions[next(iter(bounds))], len(positions)
 
 
 def _kernels_in(text: str) -> Iterator[tuple[re.Match[str], dict[str, int]]]:

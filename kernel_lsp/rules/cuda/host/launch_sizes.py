@@ -340,7 +340,9 @@ def _product(function: Function, node: Node) -> int | None:
 def _too_few(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid that covers a part of the size by which the kernel checks its index, or an empty
     text. Launches of parts are left out: those in a loop, and those of a pointer that is moved."""
-    place, arguments = dict(function.file.linear_sizes).get(function.callee(call)), function.arguments(call)
+    kernel, arguments = function.callee(call), function.arguments(call)
+    places = {n: place for name, place, n in function.file.linear_sizes if name == kernel}
+    place = places.get(len(arguments)) if len(places) > 1 else next(iter(places.values()), None)
     is_moved = any(each.type == "pointer_expression" or function.operator(each) == "+" for each in arguments)
     if place is None or place >= len(arguments) or is_moved or function.loop_around(call) is not None:
         return ""
