@@ -16,8 +16,12 @@ from kernel_lsp.generate.ir.workload import Workload
 
 OVERLAPPING = 3
 """Elements of windows along each axis of which threads take pairs."""
-PLACE_BOXES = ((2, 4), (2, 2), (1, 4), (1, 2))
-"""Boxes of windows with the places of their maxima, the best first."""
+PLACE_BOXES = ((4, 2), (2, 2), (1, 4), (1, 2))
+"""Boxes of windows with the places of their maxima, and of their gradients, by steps of one, the best first: gradients
+of 5 x 5 took 11.9 us on an H200 by 4 x 2, 13.9 by 2 x 4 and 17.2 by pairs, of 3 x 3 13.2, 15.3 and 16.2. By steps of
+two, the places took 38.6 us by 2 x 2 and 45.5 by 2 x 4."""
+MAXIMUM_BOXES = ((2, 4), (1, 4))
+"""The same of larger maxima alone."""
 BUSY_THREADS = 512
 """Minimum threads per multiprocessor for a default box; latency is exposed with fewer."""
 
@@ -38,20 +42,25 @@ def default_box(
         box = tuple(step if step <= 4 else 1 for step in steps)
         n_wide = 2 * box[-1]
         if has_places and _has_taps(variables, reads) and workload.size(variables[-1].extent) % n_wide == 0:
-            box = (*box[:-1], n_wide)  # windows that overlap: gradients of 3 x 3 by two take 33 instructions so, for 52
+            box = (*box[:-1], n_wide)  # gradients of 3 x 3 by two took 48.7 us so, 56.1 by 2 x 2
     else:
         factor = max((f for f in FACTORS if f <= n_wanted), default=1)
         box = _reuse_box(group, variables, reads, factor)
         if max(box) == 1:
             box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, workload))
         if max(box) == 1 and factor > 1 and len(box) > 1:
-            box = (*box[:-2], *_overlapping_windows(variables, reads, workload, has_places=has_places))
+            kinds = {loop.kind for loop in _loops(stores)}
+            box = (*box[:-2], *_overlapping_windows(variables, reads, kinds, workload, has_places=has_places))
     return box if box in boxes else None
+
+
+def _loops(stores: Sequence[Store]) -> list[Loop]:
+    return [node for node in nodes(*(store.scalar for store in stores)) if isinstance(node, Loop)]
 
 
 def _has_places(stores: Sequence[Store]) -> bool:
     """Return True for windows with the places of their maxima in bytes, and for their gradients."""
-    loops = [node for node in nodes(*(store.scalar for store in stores)) if isinstance(node, Loop)]
+    loops = _loops(stores)
     is_byte = any(access.dtype == DType.U8 for access in accesses(*loops))
     return is_byte or any(loop.kind == "window_argmax" for loop in loops)
 
@@ -88,25 +97,26 @@ def _windows_in_pack(variable: Variable, reads: Sequence[Access], most: int, wor
 
 
 def _overlapping_windows(
-    variables: Sequence[Variable], reads: Sequence[Access], workload: Workload, *, has_places: bool
+    variables: Sequence[Variable], reads: Sequence[Access], kinds: set[str], workload: Workload, *, has_places: bool
 ) -> tuple[int, int]:
-    """Return how many windows a thread takes along the last two axes, where they overlap: those with the places of
-    their maxima, and their gradients, as many as a tile serves; of others 3 x 3: maxima by steps of one, of (16, 64,
-    56, 56), took 18.7 us on an H200 by single windows and 14.2 by pairs side by side, and by steps of two, of (32, 64,
-    112, 112), 40.8 and 36.7 by pairs one above the other; maxima of 5 x 5 14.9 and 15.6."""
+    """Return how many windows a thread takes along the last two axes, where they overlap: maxima of 3 x 3 by steps of
+    one, of (16, 64, 56, 56), took 18.7 us on an H200 by single windows and 14.2 by pairs side by side, and by steps of
+    two, of (32, 64, 112, 112), 40.8 and 36.7 by pairs one above the other; maxima of 5 x 5 14.7 and 11.3 by 2 x 4."""
     steps: set[int | None] = set()
+    widths: set[int] = set()
     for access in reads:
-        taps = [variable for variable in access.variables if variable not in variables]
-        sizes = [tap.extent.constant for tap in taps]
-        if has_places and len(sizes) == PLANE_AXES and min(size or 0 for size in sizes) > 1:
-            continue
-        if sizes != [OVERLAPPING, OVERLAPPING]:
+        taps = [variable.extent.constant or 0 for variable in access.variables if variable not in variables]
+        if len(taps) != PLANE_AXES or (not has_places and min(taps) != max(taps)):
             return (1, 1)
+        widths.update(taps)
         steps.add((coefficient(ravel(access.index, access.tensor.shape), variables[-1]) or ZERO).constant)
-    if has_places:
-        high, wide = (workload.size(variable.extent) for variable in variables[-PLANE_AXES:])
-        return next((box for box in PLACE_BOXES if high % box[0] == 0 and wide % box[1] == 0), (1, 1))
-    return (1, 2) if steps == {1} else (2, 1) if steps == {2} else (1, 1)
+    if not has_places and widths == {OVERLAPPING}:
+        return (1, 2) if steps == {1} else (2, 1) if steps == {2} else (1, 1)
+    if not has_places and (steps != {1} or kinds != {"max"}):
+        return (1, 1)
+    boxes = MAXIMUM_BOXES if not has_places else PLACE_BOXES if steps == {1} else PLACE_BOXES[1:2]
+    high, wide = (workload.size(variable.extent) for variable in variables[-PLANE_AXES:])
+    return next((box for box in boxes if high % box[0] == 0 and wide % box[1] == 0), (1, 1))
 
 
 def _reuse_box(
