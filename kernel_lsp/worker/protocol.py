@@ -60,7 +60,7 @@ COMMANDS = {
     "recheck": ("gpu.check_commands", "handle_recheck"),
     "time_launches": ("gpu.launch_times", "time_launches"),
     "find_tools": ("gpu.tools", "find_tools"),
-    "run_tool": ("gpu.tools", "run_tool"),
+    "run_tools": ("gpu.tools", "run_tools"),
 }
 """Command -> (module, function)."""
 APART = frozenset({"try_inputs"})

@@ -3,6 +3,7 @@ its worker (`worker/gpu/tools.py`)."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,16 @@ class Program:
 
 
 @dataclass(frozen=True)
+class ToolCommand:
+    """A tool's command line, which may name paths, and the report that it writes, which is brought here where
+    `is_fetched`."""
+
+    argv: Sequence[str | Path]
+    report: Path | None = None
+    is_fetched: bool = False
+
+
+@dataclass(frozen=True)
 class ToolResult:
     """A tool that ended, its confinement in words, and whether it wrote its report."""
 
@@ -53,17 +64,9 @@ class ToolMachine(Protocol):
         ...
 
     async def run(
-        self,
-        argv: Sequence[str | Path],
-        folder: Path,
-        *,
-        deadline_s: float,
-        files: Sequence[Path] = (),
-        report: Path | None = None,
-        is_fetched: bool = False,
-    ) -> ToolResult:
-        """Run a tool in `folder`, where `argv` may name paths; the program below it reads `files`. `report` is written
-        by the tool, and is brought here where `is_fetched`."""
+        self, commands: Sequence[ToolCommand], folder: Path, *, deadline_s: float, files: Sequence[Path] = ()
+    ) -> list[ToolResult]:
+        """Run tools at once in `folder`; the programs below them read `files`."""
         ...
 
 
@@ -87,24 +90,21 @@ class LocalTools:
         return await find_tools(names)
 
     async def run(
-        self,
-        argv: Sequence[str | Path],
-        folder: Path,
-        *,
-        deadline_s: float,
-        files: Sequence[Path] = (),
-        report: Path | None = None,
-        is_fetched: bool = False,
-    ) -> ToolResult:
-        """Run it here, where all files are."""
+        self, commands: Sequence[ToolCommand], folder: Path, *, deadline_s: float, files: Sequence[Path] = ()
+    ) -> list[ToolResult]:
+        """Run them here, where all files are."""
+        return await asyncio.gather(*(self._run(command, folder, deadline_s) for command in commands))
+
+    async def _run(self, command: ToolCommand, folder: Path, deadline_s: float) -> ToolResult:
+        report = command.report
         confinement, words = self._held.get(folder) or (confined := self._confine(folder), confined.level)
-        result = await _run(argv, deadline_s, folder, confinement)
+        result = await _run(command.argv, deadline_s, folder, confinement)
         is_least = confinement.level in (SandboxLevel.NONE, SandboxLevel.LIMITS)
         if report is not None and not (report.is_file() or result.timed_out or is_least):
             less = Confinement(SandboxLevel.LIMITS, may_start_programs=True)
             words = f"{less.level} alone: it wrote nothing under {confinement.level}"
             self._held[folder] = less, words
-            result = await _run(argv, deadline_s, folder, less)
+            result = await _run(command.argv, deadline_s, folder, less)
         return ToolResult(result, words, report is not None and report.is_file())
 
 
@@ -126,37 +126,31 @@ class RemoteTools:
         return tuple(self._tool(name, reply["tools"][name]) for name in names)
 
     async def run(
-        self,
-        argv: Sequence[str | Path],
-        folder: Path,
-        *,
-        deadline_s: float,
-        files: Sequence[Path] = (),
-        report: Path | None = None,
-        is_fetched: bool = False,
-    ) -> ToolResult:
-        """Run it there: `files` travel, and so do stdout and a fetched report."""
-        stdout = folder / f"stdout-{next(self._numbers)}"
-        outputs = {"stdout": str(stdout), **({"report": str(report)} if is_fetched else {})}
+        self, commands: Sequence[ToolCommand], folder: Path, *, deadline_s: float, files: Sequence[Path] = ()
+    ) -> list[ToolResult]:
+        """Run them there: `files` travel, and so do stdout and fetched reports."""
+        outs = [folder / f"stdout-{next(self._numbers)}" for _ in commands]
+        fetched = [*outs, *(command.report for command in commands if command.is_fetched)]
         request = {
-            "argv": [_argument(each, folder) for each in argv],
-            "folder": str(folder),
+            "runs": [
+                {
+                    "argv": [_argument(each, folder) for each in command.argv],
+                    "folder": str(folder),
+                    "stdout": str(out),
+                    "report": None if command.report is None else str(command.report),
+                }
+                for command, out in zip(commands, outs, strict=True)
+            ],
             "environment": nsight.ENVIRONMENT,
             "deadline_s": deadline_s,
-            "report": None if report is None else str(report),
             "inputs": [{"path": str(path)} for path in files],
-            "outputs": outputs,
+            "outputs": {str(number): str(path) for number, path in enumerate(fetched)},
         }
-        reply = await self.worker.ask("run_tool", request, deadline_s=deadline_s + GRACE_S)
-        result = ProcessResult(
-            returncode=reply["returncode"],
-            stdout=stdout.read_bytes(),
-            stderr=reply["stderr"].encode(),
-            timed_out=reply["timed_out"],
-            truncated=False,
-            elapsed_s=reply["elapsed_s"],
-        )
-        return ToolResult(result, AS_THE_WORKER, reply["has_report"])
+        reply = await self.worker.ask("run_tools", request, deadline_s=deadline_s + GRACE_S)
+        return [
+            ToolResult(_process(ended, out.read_bytes()), AS_THE_WORKER, ended["has_report"])
+            for ended, out in zip(reply["runs"], outs, strict=True)
+        ]
 
     def _tool(self, name: str, found: Mapping[str, str]) -> Tool:
         path = Path(found["path"]) if found["path"] else None
@@ -169,6 +163,18 @@ class RemoteTools:
             problem=found["problem"],
             place=self.place,
         )
+
+
+def _process(ended: Mapping[str, Any], stdout: bytes) -> ProcessResult:
+    """Return what a worker says of a tool's end."""
+    return ProcessResult(
+        returncode=ended["returncode"],
+        stdout=stdout,
+        stderr=ended["stderr"].encode(),
+        timed_out=ended["timed_out"],
+        truncated=False,
+        elapsed_s=ended["elapsed_s"],
+    )
 
 
 def _argument(value: str | Path, folder: Path) -> str | dict[str, str]:

@@ -7,7 +7,6 @@ in them.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import time
@@ -34,7 +33,7 @@ from kernel_lsp.toolchain.tools.sanitizer import (
     parse_sanitizer,
     sanitizer_command,
 )
-from kernel_lsp.verify.profile.tool_machine import MAX_PAGE_BYTES, Program, ToolMachine
+from kernel_lsp.verify.profile.tool_machine import MAX_PAGE_BYTES, Program, ToolCommand, ToolMachine, ToolResult
 from kernel_lsp.verify.session.pipeline import ReadyRun
 
 PROGRAM = "profile_launches"
@@ -87,16 +86,13 @@ async def run_ncu(
     assert tool.path is not None
     started, report = time.monotonic(), folder / "report.ncu-rep"
     command = nsight.collect_command(tool.path, report, [*machine.launcher, *program.arguments])
+    collecting = ToolCommand(command, report)
     async with turn():
-        collected = await machine.run(
-            command, folder, deadline_s=COLLECT_DEADLINE_S, files=program.files, report=report
-        )
+        (collected,) = await machine.run([collecting], folder, deadline_s=COLLECT_DEADLINE_S, files=program.files)
     if not collected.has_report:
         return NcuPages(_failed(tool, collected.process, started))
-    raw, source = await asyncio.gather(
-        machine.run(nsight.raw_command(tool.path, report), folder, deadline_s=PRINT_DEADLINE_S),
-        machine.run(nsight.source_command(tool.path, report), folder, deadline_s=PRINT_DEADLINE_S),
-    )
+    printing = [ToolCommand(page(tool.path, report)) for page in (nsight.raw_command, nsight.source_command)]
+    raw, source = await machine.run(printing, folder, deadline_s=PRINT_DEADLINE_S)
     launches, sources = parse_raw(_text(raw.process.stdout)), parse_source(_text(source.process.stdout))
     if not launches:
         return NcuPages(_failed(tool, raw.process, started))
@@ -106,11 +102,19 @@ async def run_ncu(
 async def run_sanitizers(
     tool: Tool, program: Program, folder: Path, machine: ToolMachine
 ) -> tuple[tuple[ToolRun, ...], tuple[Finding, ...]]:
-    """Run all four tools of compute-sanitizer concurrently, where the machine runs several."""
+    """Run all four tools of compute-sanitizer concurrently."""
     absent = _absent(tool)
     if absent is not None:
         return (absent,), ()
-    found = await asyncio.gather(*(_sanitize(tool, name, program, folder, machine) for name in TOOLS))
+    assert tool.path is not None
+    started, reports = time.monotonic(), {name: folder / f"{name}.xml" for name in TOOLS}
+    launched = [*machine.launcher, *program.arguments]
+    commands = [
+        ToolCommand(sanitizer_command(tool.path, name, report, launched), report, is_fetched=True)
+        for name, report in reports.items()
+    ]
+    ended = await machine.run(commands, folder, deadline_s=SANITIZE_DEADLINE_S, files=program.files)
+    found = [_sanitized(tool, name, reports[name], result, started) for name, result in zip(TOOLS, ended, strict=True)]
     return tuple(ran for ran, _ in found), tuple(finding for _, findings in found for finding in findings)
 
 
@@ -137,21 +141,14 @@ async def run_tidy(
     return _ran(tool, started, confinement.level), parse_tidy(_text(result.stdout), kernel)
 
 
-async def _sanitize(
-    tool: Tool, name: SanitizerTool, program: Program, folder: Path, machine: ToolMachine
+def _sanitized(
+    tool: Tool, name: SanitizerTool, report: Path, ran: ToolResult, started: float
 ) -> tuple[ToolRun, tuple[Finding, ...]]:
-    assert tool.path is not None
-    own = tool.model_copy(update={"name": f"{tool.name} {name}"})
-    started, report = time.monotonic(), folder / f"{name}.xml"
-    command = sanitizer_command(tool.path, name, report, [*machine.launcher, *program.arguments])
-    ran = await machine.run(
-        command, folder, deadline_s=SANITIZE_DEADLINE_S, files=program.files, report=report, is_fetched=True
-    )
-    result = ran.process
+    own, result = tool.model_copy(update={"name": f"{tool.name} {name}"}), ran.process
     findings = None if result.timed_out else _reported(name, report)
     if findings is None or (result.returncode not in (0, ERROR_EXIT_CODE) and not findings):
         return _failed(own, result, started), ()
-    return _ran(own, started, ran.sandbox), findings
+    return _ran(own, started, ran.sandbox).model_copy(update={"elapsed_s": result.elapsed_s}), findings
 
 
 def _reported(name: SanitizerTool, report: Path) -> tuple[Finding, ...] | None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from kernel_lsp.config import Settings
-from kernel_lsp.process.ray_cluster import RayCluster
 from kernel_lsp.process.remote import RemoteWorker
-from kernel_lsp.verify.profile.tool_machine import RemoteTools
+from kernel_lsp.verify.profile.tool_machine import RemoteTools, ToolCommand
 from kernel_lsp.verify.session.session import gpu_of_estimates
 from tests.verify.gpu.harness import FAKE
 
+from .rows import FIXTURES
 from .sshd import Sshd, script
 from .test_bad_input import TASK, command, on_path
 
@@ -177,28 +177,25 @@ def test_a_profiler_without_permission_leaves_the_other_tools(sshd: Sshd, tmp_pa
     assert found["torch profiler"]["reason"] == "torch sees no such GPU"
 
 
-async def test_a_slot_of_a_cluster_runs_tools(ray_cluster: RayCluster, tmp_path: Path) -> None:
-    """Within that machine's sandbox: in the folder of its worker."""
+@pytest.mark.parametrize("kind", ["ssh", "ray"])
+async def test_tools_run_at_once_with_their_files(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """In the folder of the worker there; in a cluster within that machine's sandbox."""
     (given := tmp_path / "given").write_text("read")
     report = tmp_path / "tool" / "report"
-    async with RemoteWorker(ray_cluster.slot(0)) as worker:
-        tools = RemoteTools(worker, "(ray slot 0)")
+    fixture = request.getfixturevalue(FIXTURES[kind])
+    async with RemoteWorker(fixture.machine() if kind == "ssh" else fixture.slot(0)) as worker:
+        tools = RemoteTools(worker, "there")
         shell, absent = await tools.find(("sh", "no-such-tool"))
-        assert (shell.place, absent.path) == ("(ray slot 0)", None)
+        assert (shell.place, absent.path) == ("there", None)
         assert shell.path is not None
         text = f'cat "$KERNEL_LSP_FILES{given}"; echo words >&2; echo written > "$0"; exit 7'
-        ran = await tools.run(
-            [shell.path, "-c", text, report],
-            report.parent,
-            deadline_s=20.0,
-            files=[given],
-            report=report,
-            is_fetched=True,
-        )
-        slow = await tools.run([shell.path, "-c", "sleep 60"], report.parent, deadline_s=0.5)
+        reads = ToolCommand([shell.path, "-c", text, report], report, is_fetched=True)
+        waits = ToolCommand([shell.path, "-c", "sleep 60"])
+        ran, slow = await tools.run([reads, waits], report.parent, deadline_s=5.0, files=[given])
     assert (ran.process.returncode, ran.process.stdout, ran.process.stderr) == (7, b"read", b"words\n")
     assert (ran.has_report, report.read_text()) == (True, "written\n")
     assert slow.process.timed_out
+    assert not ran.process.timed_out
 
 
 def test_estimates_are_for_a_remote_gpu_that_is_known_unless_a_target_is_named() -> None:
