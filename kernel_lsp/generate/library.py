@@ -18,6 +18,7 @@ from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
     AttentionGradient,
+    Buffer,
     LibraryCall,
     LibraryResult,
     LogSums,
@@ -29,6 +30,8 @@ from kernel_lsp.generate.ir.tensor import (
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.structure.attention_patterns import last_key_of, score_of_seen
 
+LIBRARY_FROM_PRODUCTS_OF_16_BITS = 1 << 27
+"""Minimum products of f16 and bf16 for a vendor library by default: it uses more of their rate than `mma.sync` does."""
 ATTENTION_RANK = 4
 """Dims of queries, keys and values for which ATen has fused kernels."""
 SCALE_TOLERANCE = 1e-5
@@ -57,6 +60,34 @@ def library_plan(tensor: Tensor, definition: Reduction) -> LibraryPlan | None:
     result = _result_of(tensor, LibraryResult(call), operands[0].dtype, call.shape)
     index = reshape(positions(definition.variables), tensor.shape, call.shape)
     return _viewed_as(tensor, definition.variables, result, index)
+
+
+def biased_plan(tensor: Tensor, product: Tensor, definition: Reduction) -> LibraryPlan | None:
+    """Return the library plan of a product in 16 bits and a bias of its columns, whose sum is rounded once, as
+    PyTorch's is; None for any other tensor."""
+    plan, sum_ = library_plan(product, definition), tensor.definition
+    if plan is None or not isinstance(sum_, Pointwise) or tensor.dtype not in (DType.F16, DType.BF16):
+        return None
+    assert isinstance(plan.result.definition, LibraryResult)
+    call, body = plan.result.definition.call, _unconverted(sum_.body)
+    if call.function != "aten::linear" or not isinstance(body, Operation) or body.name != "add":
+        return None
+    terms = {part.tensor: part for part in map(_unconverted, body.operands) if isinstance(part, Access)}
+    of_product, bias = terms.pop(product, None), next(iter(terms.values()), None)
+    if of_product is None or bias is None or of_product.index != positions(sum_.variables):
+        return None
+    is_bias = isinstance(bias.tensor.definition, Buffer) and bias.index == (as_index(sum_.variables[-1]),)
+    if not is_bias or bias.mask is not None or bias.dtype != tensor.dtype or plan.result.dtype != tensor.dtype:
+        return None
+    called = replace(call, arguments=(*call.arguments, bias.tensor))
+    result = _result_of(tensor, LibraryResult(called), tensor.dtype, call.shape)
+    return _viewed_as(tensor, sum_.variables, result, reshape(positions(sum_.variables), tensor.shape, call.shape))
+
+
+def _unconverted(scalar: Scalar) -> Scalar:
+    while isinstance(scalar, Operation) and scalar.name == "cast":
+        scalar = scalar.operands[0]
+    return scalar
 
 
 def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:

@@ -174,5 +174,14 @@ def test_divisions_of_values_in_memory_are_of_the_tensor_that_is_asked() -> None
         assert [scalar.tensor for scalar in _reads(of_second)] == [second]
 
 
+def test_lines_of_a_number_of_sizes_divide_by_several_of_them() -> None:
+    size, line = as_index(Symbol("N", 1)), as_index(variable("line", 640))
+    place = as_index(Variable("place", 1, size * 4 // 2))
+    assert (line * size * 2 + place) // (size * 128) == line // 64
+    assert (line * size * 2 + place) % (size * 128) == line % 64 * size * 2 + place
+    pack = as_index(Variable("pack", 2, size * 4 // 8)) * 8 + as_index(variable("v", 8))
+    assert (line * size * 4 + pack) // (size * 256) == line // 64
+
+
 def _reads(index: Index) -> list[Access]:
     return [scalar for scalar in indirect_scalars(index) if isinstance(scalar, Access)]

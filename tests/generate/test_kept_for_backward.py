@@ -165,6 +165,36 @@ def test_what_a_library_step_makes_is_kept_without_a_copy() -> None:
     assert "mm" in given(plan)
 
 
+MLP = "def f(x, a, p, b, q): return F.linear(F.gelu(F.linear(x, a, p)), b, q)"
+CONTRASTIVE = """
+def f(x, y):
+    scores = F.normalize(x, dim=-1) @ F.normalize(y, dim=-1).t() / 0.07
+    return F.cross_entropy(scores, torch.arange(x.shape[0], device=x.device))
+"""
+
+
+def test_linear_layers_of_16_bits_are_one_call_with_their_bias_and_keep_its_result() -> None:
+    """They kept the product in f32, which a kernel converted, and added the bias to a product that was rounded."""
+    sizes = {"x": (512, 512), "a": (1024, 512), "p": (1024,), "b": (512, 1024), "q": (512,)}
+    inputs = [tensor(name, *shape, dtype="bf16") for name, shape in sizes.items()]
+    plan = parse_or_raise(plan_text(MLP, inputs=inputs, backward=True).render({}), "kernel.cu")
+    first, second = (step for step in plan.forward.steps if isinstance(step, LibraryStep))
+    assert (first.arguments, second.arguments[1:]) == (("x", "a", "p"), ("b", "q"))
+    assert second.results == ("out",)
+    assert given(plan) == list(first.results)
+    small = [tensor(name, *(extent // 16 for extent in shape), dtype="bf16") for name, shape in sizes.items()]
+    ways = {"f.addmm.contraction": "library", "f.addmm_2.contraction": "library", "f.keeps": 2}
+    check(MLP, inputs=small, backward=True, schedule=ways)
+
+
+def test_a_product_by_the_library_is_kept_beside_norms_of_its_factors() -> None:
+    """It lies in memory anyway; the gradients found it again, since it is made of norms that are kept in 16 bits."""
+    inputs = [tensor(name, 2048, 256, dtype="bf16") for name in ("x", "y")]
+    plan = parse_or_raise(plan_text(CONTRASTIVE, inputs=inputs, backward=True).render({}), "kernel.cu")
+    assert "mm" in given(plan)
+    assert sum(isinstance(step, LibraryStep) for step in plan.backward.steps) == 2
+
+
 def test_an_attention_keeps_one_value_a_query() -> None:
     """Its kernels are found in the sums of a softmax, which are not kept one by one."""
     inputs = [tensor(name, 2, 2, 32, 16) for name in ("q", "k", "v")]

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.generate.harness import check, run, tensor
+from tests.generate.harness import check, plan_text, run, tensor
 
 
 @pytest.mark.parametrize(
@@ -203,3 +203,9 @@ def test_a_softmax_of_costly_values_keeps_them_where_blocks_share_a_row(blocks: 
     checked = check(text, inputs=inputs, schedule=schedule, families=("normal", "large"))
     assert ("kept_factor" in checked.text) == (blocks > 1)
     assert checked.text.count("= gelu(") == checked.text.count("= expf(k") == 1
+
+
+def test_sums_of_many_long_rows_have_small_blocks() -> None:
+    text = "def f(x, y): return F.kl_div(x.log(), y, reduction='batchmean')"
+    inputs = [tensor(name, 16384, 16384) for name in ("x", "y")]
+    assert "<<<B, 256>>>(x, y, " in plan_text(text, inputs=inputs).render({})

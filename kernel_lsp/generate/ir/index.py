@@ -335,7 +335,7 @@ class _CoarsePart:
 
 def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
     """Split ``4 * p + v`` with v in [0, 4) for a division by 4096, which is then p divided by 1024; and ``C * p + v``
-    with v in [0, C) for a division by ``B * C``, with sizes or a number as B."""
+    with v in [0, C) for a division by ``B * C``, with sizes or a number as B, and a number of sizes as C."""
     if len(divisor.terms) != 1:
         return None
     atoms, scale = divisor.terms[0]
@@ -345,9 +345,10 @@ def _coarse_part(index: Index, divisor: Index) -> _CoarsePart | None:
         rest = Index({monomial: factor for monomial, factor in index.terms if factor % step})
         if is_nonnegative(rest) and is_below(rest, as_index(step)):
             return _CoarsePart(Index(multiple), _scaled_down(divisor, step), as_index(step), rest)
-    for common in dict.fromkeys(_common_atoms(monomial, atoms) for monomial, _ in index.terms):
-        if common and (len(common) < len(atoms) or scale > 1):
-            symbols = Index({common: 1})
+    shared = ((_common_atoms(monomial, atoms), gcd(scale, factor)) for monomial, factor in index.terms)
+    for common, times in dict.fromkeys((common, times) for common, most in shared for times in sorted({1, most})):
+        if common and (len(common) < len(atoms) or scale > times):
+            symbols = Index({common: times})
             quotient, rest = _split_multiple(index, symbols)
             if is_nonnegative(rest) and is_below(rest, symbols):
                 return _CoarsePart(quotient, _split_multiple(divisor, symbols)[0], symbols, rest)

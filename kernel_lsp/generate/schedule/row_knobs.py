@@ -229,8 +229,8 @@ class RowChooser:
             return RowSchedule(PLAIN_THREADS, 1, width, False)
         # A compute-bound pass is faster with few threads and many packs each: fewer threads combine.
         n_packs = 16 if self._is_online_sum() else 4
-        if self._is_long_read_once() and n_rows >= MIN_READ_ONCE_ROWS * self.workload.n_multiprocessors:
-            n_packs = 32
+        if n_columns >= MIN_READ_ONCE_COLUMNS and n_rows >= MIN_READ_ONCE_ROWS * self.workload.n_multiprocessors:
+            n_packs = 32 if self._is_read_once() else 16 if self._is_plain_sum() else n_packs
         threads = 64
         while threads < 1024 and threads * width * n_packs < n_columns:
             threads *= 2
@@ -431,6 +431,10 @@ class RowChooser:
     def _is_online_sum(self) -> bool:
         """Return True if one pass over memory reads the row and no result has its length."""
         return bool(find_pairs(self.group)) and not self.group.stores
+
+    def _is_plain_sum(self) -> bool:
+        """Return True if one pass finds sums alone, without pairs."""
+        return not self.group.stores and n_passes(self.group) == 1
 
     def _is_read_once(self) -> bool:
         """Return True if one pass over memory finds everything, where passes over registers would be several."""

@@ -25,7 +25,10 @@ from kernel_lsp.generate.ir.tensor import (
 )
 from kernel_lsp.generate.ir.workload import AMPERE, Workload
 from kernel_lsp.generate.library import (
+    LIBRARY_FROM_PRODUCTS_OF_16_BITS,
+    LibraryPlan,
     attention_plan,
+    biased_plan,
     gradient_plans,
     is_matrix,
     kept_attention_plans,
@@ -76,9 +79,8 @@ MIN_RESULTS_PER_MULTIPROCESSOR = 1024
 MAX_RESULTS_PER_MULTIPROCESSOR = 128 * 64
 """Maximum results per multiprocessor to split sums of products: beyond, tiles of 128 x 64 give work to all."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
-LIBRARY_FROM_PRODUCTS_TENSOR_CORE = 1 << 27
 """Minimum products for a vendor library by default. In f32 our tensor cores are faster than it, since it keeps to CUDA
-cores; in f16 and bf16 it uses more of their rate than `mma.sync` does."""
+cores."""
 MAX_REPEATED_TERMS = 4096
 """Maximum terms of a reduction to one value that every block may compute for itself: 16 KB, a few loads per thread."""
 MAX_REPEATED_BY_DEFAULT = 1024
@@ -184,7 +186,7 @@ class _Planner:
     def _suits_library(self, attention: Attention | AttentionGradient) -> bool:
         """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
         sizes = [variable.extent for variable in (*attention.variables, attention.key)]
-        is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_TENSOR_CORE
+        is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_OF_16_BITS
         return attention.value.dtype != DType.F32 and is_large
 
     def _pick_attention(self, name: str, default: str, *others: str) -> str:
@@ -258,7 +260,20 @@ class _Planner:
         chosen = str(self.choices.pick(f"{name}.contraction", options, default, "how it is computed"))
         planned, way = (by_copy(definition), "tensor_cores") if chosen == "by_taps" else (definition, chosen)
         self.plan.contractions += [(tensor, chosen, self._plan_parts(tensor, planned, name, way))]
+        if chosen == "library" and (with_bias := self._plan_bias(tensor, definition)) is not None:
+            self.plan.libraries.append(with_bias)
         return chosen
+
+    def _plan_bias(self, tensor: Tensor, definition: Reduction) -> tuple[Tensor, LibraryPlan] | None:
+        """Return the sum of a product by the library and a bias, with its plan, where nothing else reads the
+        product."""
+        readers = [
+            each for each in self.live if any(a.tensor is tensor for a in accesses(*scalars_of(each.definition)))
+        ]
+        if len(readers) != 1 or tensor in self.outputs:
+            return None
+        plan = biased_plan(readers[0], tensor, definition)
+        return None if plan is None else (readers[0], plan)
 
     def _plan_parts(self, tensor: Tensor, definition: Reduction, name: str, way: str) -> int:
         """Split the sums of a contraction of few results; a second kernel adds up the parts."""
@@ -308,7 +323,7 @@ class _Planner:
         plan = library_plan(tensor, definition)
         operand = self._operand(tensor, definition)
         is_half = plan is not None and plan.result.dtype in (DType.F16, DType.BF16)
-        least = LIBRARY_FROM_PRODUCTS_TENSOR_CORE if is_half else LIBRARY_FROM_PRODUCTS
+        least = LIBRARY_FROM_PRODUCTS_OF_16_BITS if is_half else LIBRARY_FROM_PRODUCTS
         if plan is not None and operand != DType.F32 and count >= least:
             return "library"
         if suits_thread_rows(tensor, definition, self.workload):

@@ -20,7 +20,15 @@ from kernel_lsp.generate.ir.index import as_index, product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes, rewrite, transformed
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
+from kernel_lsp.generate.library import (
+    LIBRARY_FROM_PRODUCTS_OF_16_BITS,
+    fused_operands,
+    fused_settings,
+    gradient_plans,
+    kept_attention_plans,
+    library_plan,
+    n_products,
+)
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.structure.attention_patterns import find_attention
@@ -69,17 +77,21 @@ def with_kept(forward: LoweredGraph, kept: Kept) -> LoweredGraph:
 
 
 def are_long_products(tensors: Iterable[Tensor], workload: Workload) -> bool:
-    """Return True if all tensors are made of products of matrices with many terms."""
+    """Return True if all tensors are made of products of matrices with many terms, or that a library computes: it
+    writes them to memory anyway."""
     products = [product for tensor in tensors for product in _products_of(tensor)]
-    return all((_n_terms(each, workload) or 0) >= _min_terms(each) for each in products)
+    return all((_n_terms(each, workload) or 0) >= _min_terms(each, workload) for each in products)
 
 
-def _min_terms(product: Tensor) -> int:
+def _min_terms(product: Tensor, workload: Workload) -> int:
     definition = product.definition
     assert isinstance(definition, Reduction)
     assert definition.contraction is not None
-    is_in_f32 = DType.F32 in (definition.contraction.left.dtype, definition.contraction.right.dtype)
-    return MIN_TERMS_OF_F32 if is_in_f32 else MIN_TERMS
+    if DType.F32 in (definition.contraction.left.dtype, definition.contraction.right.dtype):
+        return MIN_TERMS_OF_F32
+    count = workload.size(n_products(definition, product.shape))
+    is_by_library = count >= LIBRARY_FROM_PRODUCTS_OF_16_BITS and library_plan(product, definition) is not None
+    return 0 if is_by_library else MIN_TERMS
 
 
 class _Finder:
@@ -134,12 +146,14 @@ class _Finder:
 
     def _consistent(self) -> list[tuple[Tensor, Tensor]]:
         """Return the tensors to keep, each with the forward's tensor of the same content. What the forward finds of a
-        value before it rounds it to 16 bits is found again of the rounded one, where that is kept."""
+        value before it rounds it to 16 bits is found again of the rounded one, where that is kept; but for products,
+        which multiply rounded factors."""
         excluded: set[Tensor] = set()
         while True:
             found = self._frontier(excluded)
             rounded = {tensor for tensor in found if tensor.dtype in NARROW}
-            behind = {tensor for tensor in found if rounded.intersection(live_tensors([tensor], {})) - {tensor}}
+            others = [tensor for tensor in found if tensor not in rounded or _n_terms(tensor, self._workload) is None]
+            behind = {tensor for tensor in others if rounded.intersection(live_tensors([tensor], {})) - {tensor}}
             if not behind:
                 return list(found.items())
             excluded |= behind
@@ -182,7 +196,8 @@ class _Finder:
         if n_elements == 1 or n_elements * MIN_SHARE <= self._largest:
             return bool(reductions) and not self._has_lines(n_elements)
         is_product = _n_terms(tensor, self._workload) is not None
-        return self._level == PRODUCTS and (is_product or (equal in self._factors and tensor in self._direct))
+        is_saved = tensor in self._direct and (equal in self._factors or _is_rounded_product(tensor))
+        return self._level == PRODUCTS and (is_product or is_saved)
 
     def _is_read_once(self, place: Tensor) -> bool:
         """Return True if finding the places of maxima again reads each element once: windows do not overlap."""
@@ -252,6 +267,17 @@ def _n_terms(tensor: Tensor, workload: Workload) -> int | None:
         return workload.size(product(extents)) if definition.contraction is not None else None
     copied = _copied(tensor)
     return _n_terms(copied, workload) if copied is not None else None
+
+
+def _is_rounded_product(tensor: Tensor) -> bool:
+    """Return True for what PyTorch rounds the sum of a product and a bias to, the result of a linear layer in 16 bits:
+    half of the bytes of the product as it is found."""
+    definition = tensor.definition
+    if tensor.dtype not in NARROW or not isinstance(definition, Pointwise):
+        return False
+    read = {access.tensor for access in accesses(definition.body)}
+    others = {each for each in read if _products_of(each) == []}
+    return len(read - others) == 1 and all(isinstance(each.definition, Buffer) for each in others)
 
 
 def _factors(live: Sequence[Tensor]) -> frozenset[Tensor]:
