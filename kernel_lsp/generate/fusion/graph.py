@@ -207,7 +207,7 @@ class DefinitionGraph:
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
         consumers = self.consumers[tensor]
-        if _is_free(definition):
+        if _is_free(definition) and not self._rounds_work(tensor, definition):
             return False
         if any(self._rereads(consumer, tensor) for consumer in consumers):
             return True
@@ -218,6 +218,17 @@ class DefinitionGraph:
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
         is_large = len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
         return is_large and not self._stays_in_rows(tensor)
+
+    def _rounds_work(self, tensor: Tensor, definition: Pointwise) -> bool:
+        """Return True for the rounding to 16 bits of a value that takes work and that nothing stores before: tensor
+        cores multiply the rounded one, so that the value itself has no reader that would repeat the work."""
+        reads = [access.tensor for access in accesses(definition.body)]
+        if len(reads) != 1 or tensor.dtype.itemsize >= reads[0].dtype.itemsize or tensor.shape != reads[0].shape:
+            return False
+        inner = self.definitions[reads[0]]
+        if not isinstance(inner, Pointwise) or reads[0] in self.inlined or self._is_view(reads[0]):
+            return False
+        return not _is_free(inner) and not self._repeats_work(reads[0], inner)
 
     def _stays_in_rows(self, tensor: Tensor) -> bool:
         """Return True if sums over rows of the tensor, and what has its elements and needs such a sum, are its only

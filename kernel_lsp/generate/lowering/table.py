@@ -21,6 +21,7 @@ from kernel_lsp.generate.lowering import (  # noqa: F401 (each registers its rul
     attention,
     comparisons,
     contraction,
+    convolution,
     creation,
     indexing,
     normalization,

@@ -322,15 +322,15 @@ class _Planner:
         count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
         operand = self._operand(tensor, definition)
-        is_half = plan is not None and plan.result.dtype in (DType.F16, DType.BF16)
-        least = LIBRARY_FROM_PRODUCTS_OF_16_BITS if is_half else LIBRARY_FROM_PRODUCTS
-        if plan is not None and operand != DType.F32 and count >= least:
-            return "library"
-        if suits_thread_rows(tensor, definition, self.workload):
-            return "thread_rows"
+        least = LIBRARY_FROM_PRODUCTS_OF_16_BITS if plan and plan.result.dtype.itemsize == 2 else LIBRARY_FROM_PRODUCTS
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
+        is_by_thread = min(n_columns, n_rows) <= 2 and n_terms <= MAX_DIRECT_TERMS
+        if plan is not None and operand != DType.F32 and count >= least and not is_by_thread:
+            return "library"
+        if suits_thread_rows(tensor, definition, self.workload):
+            return "thread_rows"
         factors = (contraction.left, contraction.right)
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
         are_matrices = all(map(is_matrix, factors))
