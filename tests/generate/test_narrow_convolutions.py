@@ -63,4 +63,18 @@ def test_large_gradients_are_the_librarys_by_default() -> None:
 def test_channels_with_taps_of_their_own_take_no_library() -> None:
     inputs = [tensor("x", 8, 192, 56, 56, dtype="bf16")]
     text = module(2, "192, 192, 3, padding=1, groups=192", "F.silu")
-    assert "library:" not in plan_text(text, symbol="M", inputs=inputs).render({})
+    rendered = plan_text(text, symbol="M", inputs=inputs).render({})
+    assert "library:" not in rendered
+    assert "box of 1 x 1 x 2 x 4 elements" in rendered
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("shape", [(1, 16, 6, 8), (2, 16, 7, 9)])
+def test_windows_of_neighbouring_channels_share_reads(shape: tuple[int, ...], dtype: str) -> None:
+    checked = check(
+        module(2, "16, 16, 3, padding=1, groups=16", "F.silu", dtype),
+        symbol="M",
+        inputs=[tensor("x", *shape, dtype=dtype)],
+        schedule={"m.convolution.contraction": "direct", "m.box": "1x1x2x4"},
+    )
+    assert "box of 1 x 1 x 2 x 4 elements" in checked.text
