@@ -264,6 +264,7 @@ class _OperationRenderer:
             frozenset(reserved),
             self.index_type,
             uses_intrinsics=self._is_in_16_bits(),
+            in_gradients=self.name != self.builder.task.name,
         )
 
     def _is_in_16_bits(self) -> bool:

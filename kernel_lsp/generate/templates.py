@@ -48,6 +48,7 @@ from kernel_lsp.generate.codegen.rows.column_sums import ColumnSumRenderer
 from kernel_lsp.generate.codegen.rows.line_rows import LineRowRenderer
 from kernel_lsp.generate.codegen.rows.online_rows import OnlineRowRenderer
 from kernel_lsp.generate.codegen.rows.packed_columns import PackedColumnRenderer
+from kernel_lsp.generate.codegen.rows.part_masks import with_shared_reads
 from kernel_lsp.generate.codegen.rows.row_lines import with_lines
 from kernel_lsp.generate.codegen.rows.shared_rows import SharedRowRenderer
 from kernel_lsp.generate.codegen.rows.side_sums import SideSumRenderer
@@ -70,7 +71,7 @@ from kernel_lsp.generate.fusion.groups import (
     ScanGroup,
     ScatterGroup,
     SortedGroup,
-    one_floating_type,
+    narrow_type,
 )
 from kernel_lsp.generate.ir.scalar import Access, Loop, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -306,7 +307,7 @@ class GroupRenderer:
         if boxes and (rendered := self._boxed(pixels or group, name, boxes)) is not None:
             return rendered
         kernel = self.new_kernel(name, elementwise.LOCAL_NAMES)
-        kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
+        kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
         halves = by_halves(group) if self.threads is None else None
         if halves is not None and self.choices.pick_int(
             f"{kernel.name}.halves", (0, 1), 1, "threads have both halves of rows"
@@ -329,7 +330,7 @@ class GroupRenderer:
         if (box := choose_box(self.choices, name, group, boxes, self.workload)) is None:
             return None
         kernel = self.new_kernel(name, boxed.LOCAL_NAMES)
-        kernel.quick_type = one_floating_type(group) if kernel.uses_intrinsics else None
+        kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
         blocks = choose_box_blocks(self.choices, kernel.name, group, box, self.workload, self.threads)
         comment = f"One thread per box of {' x '.join(map(str, box))} elements. {self._reads_and_writes(group)}"
         workload = self.workload if blocks.has_packs else None
@@ -351,11 +352,10 @@ class GroupRenderer:
             return self._column_sums(group, name)
         if group.line_sums:
             return self._line_sums(group, name)
-        kernel = self.new_kernel(name, rows.LOCAL_NAMES)
+        group, kernel = with_shared_reads(group), self.new_kernel(name, rows.LOCAL_NAMES)
         chooser = RowChooser(self.choices, self.workload, group, self.threads)
         chosen = chooser.choose(kernel.name)
-        if kernel.uses_intrinsics and chooser.takes_exponentials():
-            kernel.quick_type = one_floating_type(group)
+        kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
         if chosen.schedule.vector > 1 and not group.is_column_contiguous:
             packed = PackedColumnRenderer(kernel, group, chosen.schedule, self.workload)
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
@@ -378,6 +378,7 @@ class GroupRenderer:
     def _line_sums(self, group: RowGroup, name: str) -> RenderedGroup:
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *line_rows.LOCAL_NAMES))
         chooser = RowChooser(self.choices, self.workload, group, None)
+        kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
         chosen = choose_lines(chooser, kernel.name)
         text = LineRowRenderer(kernel, group, chosen.schedule).render(line_comment(group, chosen.schedule))
         return RenderedGroup((text,), is_valid=chosen.is_valid)
@@ -386,12 +387,14 @@ class GroupRenderer:
         chooser = RowChooser(self.choices, self.workload, group, self.threads)
         if not group.is_column_contiguous:
             kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *side_sums.LOCAL_NAMES))
+            kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
             chosen = choose_side_sums(chooser, kernel.name)
             names = [self.tensor_names[entry.tensor] for entry in group.column_sums]
             comment = side_sum_comment(chosen.schedule, names)
             text = SideSumRenderer(kernel, group, chosen.schedule).render(comment)
             return RenderedGroup((text,), is_valid=chosen.is_valid)
         kernel = self.new_kernel(name, (*rows.LOCAL_NAMES, *column_sums.LOCAL_NAMES))
+        kernel.quick_type = narrow_type(group) if kernel.uses_intrinsics else None
         chosen = choose_column_sums(chooser, kernel.name)
         comment = column_sum_comment(chosen.schedule, [self.tensor_names[entry.tensor] for entry in group.column_sums])
         text = ColumnSumRenderer(kernel, group, chosen.schedule).render(comment)

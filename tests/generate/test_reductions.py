@@ -110,6 +110,18 @@ def test_rows_side_by_side_are_packs_by_default_where_a_load_takes_one(
     assert ("packs of 4 neighbouring rows" in text) == is_packed
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_quotients_and_roots_of_rows_of_16_bits_need_not_be_exact(dtype: str) -> None:
+    """A mean has one: its sum may be exact, and its rounding to 16 bits then is the only one."""
+    text = "def f(x): return F.normalize(x, dim=1), x.mean(1)"
+    families = ("normal", "special_nan", "special_inf")
+    checked = check(text, inputs=[tensor("x", 9, 48, dtype=dtype)], backward=True, families=families)
+    forward, _, backward = checked.text.partition(" f_backward(\n")
+    assert "quick_quotient(" in backward
+    assert "quick_root(" in forward
+    assert "sum / (float)D" in forward
+
+
 ROTATION = """
 def f(q, cos, sin):
     first, second = q.chunk(2, -1)

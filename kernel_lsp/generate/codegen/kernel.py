@@ -178,7 +178,8 @@ class KernelWriter:
     Loops of a thread of at most `max_unrolled` iterations are unrolled, so that values read twice stay in registers.
     `runs` has the array and the place in it of each read whose run of memory is loaded, to be evicted late with
     `evicts_late`; `tiles` those of values that are computed already. With `uses_intrinsics`, functions are as accurate
-    as results of 16 bits need; with a `quick_type` of 16 bits, of all elements, quotients and roots, too."""
+    as results of 16 bits need; with a `quick_type` of 16 bits, quotients and roots, too: those of f16 that may be
+    rounded once are exact, but those `in_gradients`."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -189,6 +190,7 @@ class KernelWriter:
     evicts_late: bool = False
     uses_intrinsics: bool = False
     quick_type: DType | None = None
+    in_gradients: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)

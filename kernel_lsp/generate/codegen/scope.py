@@ -34,6 +34,7 @@ from kernel_lsp.generate.ir.scalar import (
     Loop,
     Operation,
     Scalar,
+    accesses,
     children,
     indirect_scalars,
     nodes,
@@ -207,9 +208,18 @@ class _Emission:
         if COMPUTE_TYPE[node.dtype] != "float":
             return None
         quick = QUICK_HELPERS.get(node.name)
-        if quick and _may_be_quick(node, self.kernel.quick_type):
+        if quick and self._may_be_quick(node):
             return quick
         return INTRINSIC_HELPERS.get(node.name) if self.kernel.uses_intrinsics else None
+
+    def _may_be_quick(self, node: Operation) -> bool:
+        """Return True if a kernel whose narrow elements have a type may err by 2 ulp of f32 in this quotient or root.
+        A mean may not: its sum may be exact, and it is found once for many elements. One of f16 elements alone may not:
+        rounded once, it must be correct, and lies closer to halves of f16."""
+        if self.kernel.quick_type is None or _is_mean(node):
+            return False
+        is_alone = not any(map(_is_rounded, node.operands))
+        return not is_alone or self.kernel.in_gradients or self.kernel.quick_type is DType.BF16
 
     def _format_quickly(self, node: Operation, operands: list[Text], helper: str) -> Text:
         """Return a call of the helper; a quotient by a number is a product."""
@@ -422,12 +432,20 @@ def _can_be_named(scalar: Scalar) -> bool:
     return isinstance(scalar, Access | Operation | Loop)
 
 
-def _may_be_quick(node: Operation, type_: DType | None) -> bool:
-    """Return True if a kernel whose floating elements are all of `type_` may err by 2 ulp of f32 in this quotient or
-    root. One of f16 elements alone may not: rounded once, it must be correct, and lies closer to halves of f16."""
-    if type_ is not DType.F16:
-        return type_ is DType.BF16
-    return any(isinstance(part, Operation) and part.name in ROUNDING for part in map(_before_casts, node.operands))
+def _is_rounded(scalar: Scalar) -> bool:
+    """Return True for a value that f32 has rounded, in a kernel of 16 bits: a result or a sum, or a choice of such."""
+    scalar = _before_casts(scalar)
+    if isinstance(scalar, Operation) and scalar.name == "select":
+        return any(map(_is_rounded, scalar.operands[1:]))
+    is_sum = isinstance(scalar, Access) and scalar.dtype == DType.F32
+    return is_sum or (isinstance(scalar, Operation) and scalar.name in ROUNDING)
+
+
+def _is_mean(node: Operation) -> bool:
+    """Return True for a sum in f32 over a number that is read from no memory."""
+    dividend, *divisors = map(_before_casts, node.operands)
+    is_sum = isinstance(dividend, Access) and dividend.dtype == DType.F32
+    return is_sum and bool(divisors) and not any(True for _ in accesses(*divisors))
 
 
 def _before_casts(scalar: Scalar) -> Scalar:

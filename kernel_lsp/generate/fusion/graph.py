@@ -207,14 +207,13 @@ class DefinitionGraph:
 
     def _repeats_work(self, tensor: Tensor, definition: Pointwise) -> bool:
         consumers = self.consumers[tensor]
+        if self._holds_loop(tensor) and any(_is_broadcast(tensor, consumer) for consumer in consumers):
+            return True
         if _is_free(definition) and not self._rounds_work(tensor, definition):
             return False
         if any(self._rereads(consumer, tensor) for consumer in consumers):
             return True
-        has_loop = any(isinstance(node, Loop) for node in nodes(definition.body))
-        if has_loop:
-            if any(_is_broadcast(tensor, consumer) for consumer in consumers):
-                return True
+        if any(isinstance(node, Loop) for node in nodes(definition.body)):
             return len(consumers) > 1 or any(self._leads_to_hard(consumer) for consumer in consumers)
         is_large = len(consumers) > 1 and self._size_of_inlined(tensor) > MAX_REPEATED_NODES
         return is_large and not self._stays_in_rows(tensor)
@@ -229,6 +228,17 @@ class DefinitionGraph:
         if not isinstance(inner, Pointwise) or reads[0] in self.inlined or self._is_view(reads[0]):
             return False
         return not _is_free(inner) and not self._repeats_work(reads[0], inner)
+
+    def _holds_loop(self, tensor: Tensor) -> bool:
+        """Return True if an element of the pointwise definition takes a loop, its own or that of what it alone reads:
+        roundings to 16 bits lie between a product of few terms and its sigmoid."""
+        definition = self.definitions[tensor]
+        if not isinstance(definition, Pointwise):
+            return False
+        if any(isinstance(node, Loop) for node in nodes(definition.body)):
+            return True
+        own = (read for read in self.reads(tensor) if self.consumers[read] == [tensor])
+        return any(read.n_elements == tensor.n_elements and self._holds_loop(read) for read in own)
 
     def _stays_in_rows(self, tensor: Tensor) -> bool:
         """Return True if sums over rows of the tensor, and what has its elements and needs such a sum, are its only

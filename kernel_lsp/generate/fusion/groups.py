@@ -396,13 +396,12 @@ def scalars_of_group(group: Group) -> list[Scalar]:
             return [*scalars_of(group.routine), *(store.scalar for store in group.stores)]
 
 
-def one_floating_type(group: ElementwiseGroup | RowGroup) -> DType | None:
-    """Return the type of all floating elements that the group reads and writes; None where there are several."""
-    own = {entry.tensor for entry in group.reductions if not entry.stored} if isinstance(group, RowGroup) else set()
-    read = {access.tensor for access in accesses(*scalars_of_group(group))}
-    found = {tensor.dtype for tensor in (read | written_by(group)) - own}
-    floating = {dtype for dtype in found if dtype.is_floating}
-    return floating.pop() if len(floating) == 1 else None
+def narrow_type(group: ElementwiseGroup | RowGroup) -> DType | None:
+    """Return the type of the elements of 16 bits that the group reads and writes, f16 where there are both; None where
+    there are none."""
+    found = {tensor.dtype for tensor in written_by(group)}
+    found |= {access.tensor.dtype for access in accesses(*scalars_of_group(group))}
+    return next((dtype for dtype in (DType.F16, DType.BF16) if dtype in found), None)
 
 
 def written_by(group: Group) -> set[Tensor]:

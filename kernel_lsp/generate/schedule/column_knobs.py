@@ -16,7 +16,8 @@ from kernel_lsp.generate.codegen.rows.row_schedule import (
     RowSchedule,
 )
 from kernel_lsp.generate.fusion.groups import RowGroup
-from kernel_lsp.generate.schedule.row_knobs import ChosenRows, RowChooser, power_of_two
+from kernel_lsp.generate.schedule.row_knobs import ChosenRows, RowChooser
+from kernel_lsp.generate.schedule.row_limits import power_of_two
 
 MAX_KEPT = 96
 """Maximum values of rows and sums per thread, in registers: with as many others, an SM fits four blocks of 256

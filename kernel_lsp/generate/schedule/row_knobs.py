@@ -53,6 +53,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     MIN_READ_ONCE_ROWS,
     MIN_SHARED_COLUMNS,
     MIN_WHOLE_ELEMENTS,
+    NARROW_L2_BYTES,
     ONLINE_THREADS,
     PLAIN_THREADS,
     PORTABLE_CLUSTER,
@@ -61,6 +62,7 @@ from kernel_lsp.generate.schedule.row_limits import (
     USUAL_PART_BYTES,
     lanes_of_columns,
     limits_of_packs,
+    power_of_two,
 )
 
 
@@ -249,8 +251,9 @@ class RowChooser:
         again = n_passes(self.group) > 1
         lanes = lanes_of_columns(n_rows, n_columns, vector, self.workload.n_multiprocessors, reads_again=again)
         if again and self._is_large():
-            more = lanes
-            while more < WARP and n_columns > MAX_COLUMN_ITEMS * more:
+            is_narrow = self.widest <= 2
+            more, items = (max(1, lanes // 2), 2 * MAX_COLUMN_ITEMS) if is_narrow else (lanes, MAX_COLUMN_ITEMS)
+            while more < WARP and n_columns > items * more:
                 more *= 2
             width = self._column_width(more, CACHED_COLUMN_BLOCK)
             schedule = self._with_cache(RowSchedule(more, width, 1, False))
@@ -263,10 +266,11 @@ class RowChooser:
         is_worth_it = divides(8, self.group.row.extent) or self._is_large(LARGE_PACKED_BYTES)
         if not can_pack_rows(self.group) or not is_worth_it:
             return 1
-        least, n_packs = limits_of_packs(self.n_columns, MAX_PACK_BYTES)
+        least, n_packs = limits_of_packs(self.n_columns, self.widest, MAX_PACK_BYTES)
         most = self._n_rows // (n_packs * self.workload.n_multiprocessors)
-        fitting = (w for w in self.widths() if least <= self.widest * w <= MAX_PACK_BYTES and w <= most)
-        return max((w for w in fitting if loads_packs_of_rows(self.group, w, self.workload)), default=1)
+        fitting = [w for w in self.widths() if least <= self.widest * w <= MAX_PACK_BYTES and w <= most]
+        most_proven, loads = MAX_PACK_BYTES // self.widest if self.widest < 4 else 0, loads_packs_of_rows
+        return max((w for w in fitting if loads(self.group, w, self.workload, w < most_proven)), default=1)
 
     def _column_width(self, lanes: int, threads: int, vector: int = 1) -> int:
         """Return the packs of rows of a block of up to `threads`, `lanes` per pack, with which blocks keep the GPU
@@ -296,7 +300,8 @@ class RowChooser:
         is_short = self.n_columns < MIN_SHARED_COLUMNS or self.threads is not None
         if is_short or not self._reads_again() or not can_share(self.group) or not self._can_run(2):
             return None
-        if (is_open and not self._is_large()) or self._is_read_once() or self._default_block().cached:
+        is_small = is_open and not self._is_large()
+        if is_small or self._is_read_once() or self._is_read_again_from_l2() or self._default_block().cached:
             return None
         threads, limits = 512, [USUAL_PART_BYTES, MAX_PART_BYTES]
         if self.takes_exponentials():  # small blocks: some compute while others load
@@ -309,6 +314,12 @@ class RowChooser:
             if self._is_possible(schedule) and self._kept_per_block(schedule) <= most:
                 return schedule
         return None
+
+    def _is_read_again_from_l2(self) -> bool:
+        """Return True for active rows of 16 bits that stay in L2, which their blocks read again in less time."""
+        row_bytes = self.n_columns * self._kept_bytes()
+        n_bytes = row_bytes * min(self._n_rows, self.workload.n_multiprocessors)
+        return n_bytes <= NARROW_L2_BYTES and all(access.dtype.itemsize == 2 for access in self._kept())
 
     def _sharing_on_chip(self, filling: int, *, held: bool) -> RowSchedule | None:
         """Return the schedule with the fewest blocks that fill the GPU and keep a row in registers, or hold what later
@@ -425,8 +436,10 @@ class RowChooser:
         return self.workload.size(self.group.column.extent)
 
     def _is_large(self, n_bytes: int = LARGE_ROW_BYTES) -> bool:
+        """Return True if a tensor has so many bytes, or would have in 32 bits: loads of 16 bits cost as much."""
         tensors = [access.tensor for access in self._varying() if self.group.row in access.variables]
-        return any(self.workload.size(tensor.n_elements) * tensor.dtype.itemsize >= n_bytes for tensor in tensors)
+        sizes = (self.workload.size(tensor.n_elements) * max(tensor.dtype.itemsize, 4) for tensor in tensors)
+        return max(sizes, default=0) >= n_bytes
 
     def _is_online_sum(self) -> bool:
         """Return True if one pass over memory reads the row and no result has its length."""
@@ -500,8 +513,3 @@ class RowChooser:
 
     def _kept_per_block(self, schedule: RowSchedule) -> int:
         return -(-self.n_columns // schedule.blocks) * self._kept_bytes()
-
-
-def power_of_two(value: int) -> int:
-    """Return the largest power of two up to `value`, at least 1."""
-    return 1 << max(0, value.bit_length() - 1)

@@ -146,14 +146,14 @@ class _Finder:
 
     def _consistent(self) -> list[tuple[Tensor, Tensor]]:
         """Return the tensors to keep, each with the forward's tensor of the same content. What the forward finds of a
-        value before it rounds it to 16 bits is found again of the rounded one, where that is kept; but for products,
-        which multiply rounded factors."""
+        value before it rounds it to 16 bits is found again of the rounded one, where that is kept: but for what a
+        product of matrices lies between, which reads the rounded one."""
         excluded: set[Tensor] = set()
+        products = {tensor: Buffer() for tensor in self._equal if _is_product(tensor)}
         while True:
             found = self._frontier(excluded)
             rounded = {tensor for tensor in found if tensor.dtype in NARROW}
-            others = [tensor for tensor in found if tensor not in rounded or _n_terms(tensor, self._workload) is None]
-            behind = {tensor for tensor in others if rounded.intersection(live_tensors([tensor], {})) - {tensor}}
+            behind = {tensor for tensor in found if rounded.intersection(live_tensors([tensor], products)) - {tensor}}
             if not behind:
                 return list(found.items())
             excluded |= behind
@@ -257,6 +257,10 @@ def _reads_inputs(tensor: Tensor) -> bool:
     """Return True if all that the tensor reads lies in memory before the forward, or is a view of that."""
     read = (access.tensor for access in accesses(*scalars_of(tensor.definition)))
     return all(isinstance((_copied(each) or each).definition, Buffer) for each in read)
+
+
+def _is_product(tensor: Tensor) -> bool:
+    return isinstance(tensor.definition, Reduction) and tensor.definition.contraction is not None
 
 
 def _n_terms(tensor: Tensor, workload: Workload) -> int | None:

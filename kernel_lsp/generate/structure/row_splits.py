@@ -21,8 +21,7 @@ from kernel_lsp.generate.ir.scalar import accesses
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
 from kernel_lsp.generate.schedule.column_knobs import SIDE_SUM_THREADS, clusters_of_lines, lanes_of_tile
-from kernel_lsp.generate.schedule.row_knobs import power_of_two
-from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES
+from kernel_lsp.generate.schedule.row_limits import MAX_PART_BYTES, power_of_two
 from kernel_lsp.generate.structure.sum_rewrites import flat_sum
 
 MIN_SPLIT_COLUMNS = 8192

@@ -25,21 +25,26 @@ from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import RowGroup, Store, row_index
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import as_index, divide_exactly
-from kernel_lsp.generate.ir.scalar import Access
+from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.workload import Workload
 
-UNROLL = {2: 4, 4: 2, 8: 1}
-"""Columns whose loads are in flight together, by rows of a pack: more of wide packs leave too few threads."""
+BYTES_IN_FLIGHT = 32
+"""Bytes of a tensor that a thread has in flight in packs of 2 and 4 rows; of 8 rows it has one pack: more of wide packs
+leave too few threads."""
 
 
-def loads_packs_of_rows(group: RowGroup, width: int, workload: Workload) -> bool:
-    """Return True if threads load `width` neighbouring rows at once, at the captured sizes: not from a matrix with 4095
-    columns, where a sum over 4096 x 4095 took 3368 us on an H200 by fours, PyTorch's 2223."""
-    if workload.size(group.row_shape[-1]) % width == 0:
+def loads_packs_of_rows(group: RowGroup, width: int, workload: Workload, is_proven: bool) -> bool:
+    """Return True if threads load `width` neighbouring rows at once, at the captured sizes, or, where it must be
+    `is_proven`, at all that the plan admits: not from a matrix with 4095 columns, where a sum over 4096 x 4095 took
+    3368 us on an H200 by fours, PyTorch's 2223."""
+    if not is_proven and workload.size(group.row_shape[-1]) % width == 0:
         return True
     packing = _packing(group, width)
     terms = packing.substituted([Store(entry.tensor, (), entry.scalar) for entry in group.reductions], group.row)
-    return bool(find_packed([term.scalar for term in terms], packing))
+    reads = accesses(*(term.scalar for term in terms))
+    unmasked = [Access(a.tensor, a.index) for a in reads if a.mask is None or packing.lane not in a.mask.variables]
+    varying = [access for access in unmasked if group.column in access.variables]
+    return bool(find_packed(varying if is_proven else [term.scalar for term in terms], packing))
 
 
 def _packing(group: RowGroup, width: int) -> Packing:
@@ -115,7 +120,9 @@ class PackedColumnRenderer:
         self._load_runs(self.scope, known)
         n_columns = self.kernel.size("n_columns", group.column.extent)
         step, rows = self.schedule.threads, self.schedule.rows
-        self.scope.line(f"#pragma unroll {UNROLL[packing.vector]}")
+        pack_bytes = packing.vector * max((access.dtype.itemsize for access in packed), default=4)
+        unroll = max(1, BYTES_IN_FLIGHT // pack_bytes) if packing.vector < 8 else 1
+        self.scope.line(f"#pragma unroll {unroll}")
         header = f"{self.kernel.index_type} col = threadIdx.x / {rows}; col < {n_columns}; col += {step}"
         loop = self.scope.open(f"for ({header})")
         loop.define(group.column, "col")
@@ -144,11 +151,9 @@ class PackedColumnRenderer:
         loop.close()
 
     def _load_runs(self, scope: Scope, loaded: Sequence[bytes]) -> None:
-        if self.workload is not None:
-            self.multiples = [
-                *self.multiples,
-                *load_runs(scope, self.work, {self.packing.lane: ()}, self.workload, loaded),
-            ]
+        """Load the packs under a mask that all rows of a pack share, such as the end of a part."""
+        needed = load_runs(scope, self.work, {self.packing.lane: ()}, self.workload, loaded)
+        self.multiples = [*self.multiples, *needed]
 
     def _assign(self, scope: Scope, store: Store, target: str | None, value: str) -> None:
         """Set one element of a result: in its pack, or in memory where it has none."""
