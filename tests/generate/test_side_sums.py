@@ -181,15 +181,17 @@ def test_gradients_of_moments_down_columns_read_what_all_rows_share_once(dtype: 
     text = text.replace("relu", "silu")  # the sign of a value near 0 depends on its last bit
     if dtype != "f32":
         text = text.replace("    def forward", f"        self.{CASTS[dtype]}()\n    def forward")
-    wide, inputs = text.replace("WIDTH", "1024"), [tensor("x", 8192, 1024, dtype=dtype)]
-    rendered = plan_text(wide, symbol="M", inputs=inputs, backward=True).render({})
+    inputs = [tensor("x", 8192, 1024, dtype=dtype)]
+    rendered = plan_text(text.replace("WIDTH", "1024"), symbol="M", inputs=inputs, backward=True).render({})
     kernel = next(part for part in rendered.split("__global__ ")[1:] if "m_backward_sum_parts_2(" in part[:80])
     loop = kernel[kernel.index("for (int col") : kernel.index("column_sums<")]
     assert ("packs<2>(x)" in loop) == (dtype != "f32")
     assert not any(
         f"{name}{bracket}" in loop for name in ("mean", "rstd", "norm_weight", "norm_bias") for bracket in "[)"
     )
-    schedule = {"m_backward_sum_parts_2.vector": 1 if dtype == "f32" else 2}
+    assert ("float mean_run[8];" in rendered) == (dtype != "f32")  # eight elements of 16 bits, in two loads
+    wide = 4 if dtype == "f32" else 8
+    schedule = {"m_out.vector": wide, "m_backward_grad_x.vector": wide, "m_backward_sum_parts_2.vector": wide // 4}
     narrow, sizes = text.replace("WIDTH", "64"), ({}, {"B": 3}, {"B": 2049})
     inputs = [tensor("x", 4100, 64, dtype=dtype)]
     check(narrow, symbol="M", inputs=inputs, backward=True, schedule=schedule, sizes=sizes)

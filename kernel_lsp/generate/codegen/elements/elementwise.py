@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.elements.lines import by_lines, by_whole_packs
-from kernel_lsp.generate.codegen.elements.packs import Packing, bind_neighbours, find_packed, multiple_conditions
+from kernel_lsp.generate.codegen.elements.packs import (
+    MAX_PACK_BYTES,
+    Packing,
+    bind_neighbours,
+    find_packed,
+    multiple_conditions,
+)
 from kernel_lsp.generate.codegen.elements.runs import LoopArrays, load_runs, with_whole_masks
 from kernel_lsp.generate.codegen.kernel import (
     MAX_GRID_YZ,
@@ -174,7 +180,8 @@ def _render_packed(
         scope.hoist([store.scalar for store in stores], [packing.pack, packing.lane])
     scope.define(packing.pack, "pack")
     if schedule.unroll == 1:
-        multiples += write_packed(_open_single(scope, schedule, "pack", limit), packing, stores, workload=workload)
+        single = _open_single(scope, schedule, "pack", limit)
+        multiples += write_packed(single, packing, stores, workload=workload, loads_wide=True)
     else:
         multiples += _write_unrolled(scope, schedule, packing, stores, limit, workload)
     per_block = schedule.threads * schedule.unroll
@@ -283,7 +290,7 @@ def _write_unrolled(
                 inner.line(f"{arrays[access.digest]}[u] = {packing.memory(inner, access)};")
     with _open_guarded(scope, schedule, limit) as inner:
         multiples = write_packed(
-            inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, workload
+            inner, packing, stores, {digest: f"{name}[u]" for digest, name in arrays.items()}, workload, loads_wide=True
         )
     return multiples
 
@@ -311,15 +318,22 @@ def write_packed(
     stores: Sequence[Store],
     loads: Mapping[bytes, str] | None = None,
     workload: Workload | None = None,
+    *,
+    loads_wide: bool = False,
 ) -> list[tuple[Index, int]]:
-    """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded. Return what sizes
-    must be multiples of."""
+    """Load packs, compute lane by lane, store packs. `loads` names packs that are already loaded. With `loads_wide`,
+    packs of more than 16 bytes take several loads, as of f32 statistics beside eight elements of 16 bits. Return what
+    sizes must be multiples of."""
     scalars: list[Scalar] = [store.scalar for store in stores]
     scope.hoist(scalars, [packing.lane])
     packed = find_packed(scalars, packing)
     names = loads if loads is not None else {access.digest: packing.load(scope, access) for access in packed}
     known = [access.digest for access in packed]
-    multiples = [] if workload is None else load_runs(scope, stores, {packing.lane: ()}, workload, known)
+    if workload is None:
+        reads = accesses(*scalars) if loads_wide else ()
+        known += [a.digest for a in reads if a.mask is not None or a.dtype.itemsize * packing.vector <= MAX_PACK_BYTES]
+    has_runs = workload is not None or loads_wide
+    multiples = load_runs(scope, stores, {packing.lane: ()}, workload, known) if has_runs else []
     targets = [packing.declare_result(scope, store) for store in stores]
     divisions = scope.hoist_lanes(scalars, packing.lane)
     with scope.unroll(f"for (int v = 0; v < {packing.vector}; ++v)") as inner:
