@@ -209,3 +209,27 @@ def test_sums_of_many_long_rows_have_small_blocks() -> None:
     text = "def f(x, y): return F.kl_div(x.log(), y, reduction='batchmean')"
     inputs = [tensor(name, 16384, 16384) for name in ("x", "y")]
     assert "<<<B, 256>>>(x, y, " in plan_text(text, inputs=inputs).render({})
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "z.gather(1, y[:, None]).squeeze(1)",
+        "z[torch.arange(z.shape[0], device=z.device), y]",
+        "torch.take_along_dim(z, y[:, None], 1)[:, 0]",
+    ],
+)
+def test_gradients_of_a_chosen_logit_are_part_of_the_softmax_gradient(chosen: str) -> None:
+    """A zeroed tensor with one atomic update per row was stored, and read again."""
+    text = f"def f(z, y): return (z.logsumexp(-1) - {chosen}).mean()"
+    inputs = [tensor("z", 6, 70), tensor("y", 6, dtype="i64", within=(0, 70))]
+    checked = check(text, inputs=inputs, backward=True)
+    assert "atomicAdd" not in checked.text
+    assert "scatter_add" not in checked.text
+
+
+def test_one_update_per_row_adds_to_what_is_there() -> None:
+    put = "x.index_put((torch.arange(6), y[:, 0]), v[:, 0], accumulate=True)"
+    text = f"def f(x, y, v): return x.scatter_add(1, y, v), {put}"
+    inputs = [tensor("x", 6, 9), tensor("y", 6, 1, dtype="i64", within=(0, 9)), tensor("v", 6, 1)]
+    assert "atomicAdd" not in check(text, inputs=inputs).text

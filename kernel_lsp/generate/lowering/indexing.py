@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.generate.ir.atoms import Variable
-from kernel_lsp.generate.ir.index import Index, as_index, is_nonnegative
+from kernel_lsp.generate.ir.atoms import Indirect, Variable
+from kernel_lsp.generate.ir.index import Index, as_index, is_nonnegative, substitute
 from kernel_lsp.generate.ir.scalar import (
     TRUE,
     Access,
@@ -153,13 +153,6 @@ def _scatter(call: Call) -> Tensor:
     if name == "scatter_reduce" or overload in ("reduce", "value_reduce"):
         kind = str(call.raw(4, "reduce"))
         return _gathered_updates(call, base, index_tensor, axis, value, UPDATES[kind])
-    if (
-        index_tensor.shape
-        and index_tensor.shape[axis].constant == 1
-        and name == "scatter"
-        and _covers(call, base, index_tensor, axis)
-    ):
-        return _one_hot(call, base, index_tensor, axis, value)
     return _general_scatter(call, base, index_tensor, axis, value, "sum" if name == "scatter_add" else "set")
 
 
@@ -257,23 +250,6 @@ def _scatter_value(call: Call, overload: str) -> ValueAt:
     return lambda index: Access(source, index)
 
 
-def _covers(call: Call, base: Tensor, index_tensor: Tensor, axis: int) -> bool:
-    """Return True if the updates reach every row, so that each element of the result depends on exactly one update."""
-    pairs = [(b, i) for a, (b, i) in enumerate(zip(base.shape, index_tensor.shape, strict=True)) if a != axis]
-    return all(call.builder.same_size(left, right) for left, right in pairs)
-
-
-def _one_hot(call: Call, base: Tensor, index_tensor: Tensor, axis: int, value: ValueAt) -> Tensor:
-    """Lower a scatter with one update per row in gather form: every element compares its position with the update's."""
-
-    def element(index: tuple[Index, ...]) -> Scalar:
-        at = (*index[:axis], as_index(0), *index[axis + 1 :])
-        is_here = compare("eq", cast(Access(index_tensor, at), DType.I64), index_value(index[axis]))
-        return guarded(is_here, cast(value(at), base.dtype), Access(base, index))
-
-    return call.builder.pointwise(call.dtype(), call.shape(), element)
-
-
 def _general_scatter(
     call: Call,
     base: Tensor,
@@ -294,10 +270,56 @@ def scattered(
     """Return a copy of `base` with updates, in the accumulation type when they add."""
     dtype = accumulation_dtype(call.dtype()) if kind == "sum" else call.dtype()
     shape = call.shape()
+    axis = _axis_of_single_updates(call, base, where, variables)
+    if axis is not None:
+        return _one_hot(call, base, where, variables, cast(body, dtype), axis, adds=kind == "sum")
     base_variables = call.builder.variables(shape)
     base_body = cast(Access(base, positions(base_variables)), dtype)
     definition = Scatter(kind, base_body, base_variables, tuple(variables), tuple(where), cast(body, dtype))
     return converted(call, call.builder.tensor(call.builder.result_name(), dtype, shape, definition))
+
+
+def _value_of(index: Index) -> Scalar:
+    """Return an index as a value: the one that is read, where it is nothing else."""
+    if len(index.terms) == 1:
+        ((atoms, factor),) = index.terms
+        if factor == 1 and len(atoms) == 1 and isinstance(atoms[0], Indirect):
+            return atoms[0].scalar
+    return index_value(index)
+
+
+def _axis_of_single_updates(
+    call: Call, base: Tensor, where: Sequence[Index], variables: Sequence[Variable]
+) -> int | None:
+    """Return the axis along which each row of `base` has exactly one update; None where rows have none or several."""
+    places = {as_index(variable): variable for variable in variables}
+    along = {places[place]: axis for axis, place in enumerate(where) if place in places}
+    is_covered = all(call.builder.same_size(variable.extent, base.shape[axis]) for variable, axis in along.items())
+    is_single = all(variable in along or variable.extent.constant == 1 for variable in variables)
+    free = [axis for axis in range(len(where)) if axis not in along.values()]
+    return free[0] if is_covered and is_single and len(free) == 1 else None
+
+
+def _one_hot(
+    call: Call,
+    base: Tensor,
+    where: Sequence[Index],
+    variables: Sequence[Variable],
+    body: Scalar,
+    axis: int,
+    *,
+    adds: bool,
+) -> Tensor:
+    """Lower one update per row in gather form: every element compares its position along `axis` with the update's."""
+
+    def element(index: tuple[Index, ...]) -> Scalar:
+        own = dict(zip(where, index, strict=True))
+        at = {variable: own.get(as_index(variable), as_index(0)) for variable in variables}
+        is_here = compare("eq", _value_of(substitute(where[axis], at)), index_value(index[axis]))
+        old, update = cast(Access(base, index), body.dtype), body.substitute(at)
+        return cast(guarded(is_here, op("add", old, update) if adds else update, old), call.dtype())
+
+    return call.builder.pointwise(call.dtype(), call.shape(), element)
 
 
 @lowers("index_put", "_unsafe_index_put")
