@@ -17,6 +17,7 @@ from kernel_lsp.core.words import counted
 from kernel_lsp.errors import KernelLspError, TargetError
 from kernel_lsp.generate.captured_sizes import SUFFIX, by_sizes, sizes_to_fix
 from kernel_lsp.generate.codegen.helpers import HelperUse, render_helpers
+from kernel_lsp.generate.fusion.graph import live_tensors
 from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.interleaved_channels import channels_of
 from kernel_lsp.generate.ir.sizes import Sizes
@@ -26,6 +27,7 @@ from kernel_lsp.generate.lowering.builder import NOTHING_GIVEN
 from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
+from kernel_lsp.generate.structure.attention_patterns import open_head_sizes
 from kernel_lsp.generate.structure.kept_for_backward import (
     NOTHING,
     PRODUCTS,
@@ -51,6 +53,9 @@ def plan_program(task: Task, *, gpu: object | None = None) -> Program:
     try:
         constants = channels_of(task)
         forward, backward, fixed = _lowered(task, constants)
+        if heads := _sizes_of_heads(task, forward):
+            constants = {**constants, **heads}
+            forward, backward, fixed = _lowered(task, constants)
         if wanted := _sizes_of_loops(task, forward, backward):
             found = _lowered(task, {**constants, **wanted})
             if n_loops(*found[:2]) > n_loops(forward, backward):
@@ -271,6 +276,13 @@ def _lowered(task: Task, constants: Mapping[str, int]) -> tuple[LoweredGraph, Lo
         if settled <= fixed:
             return forward, backward, fixed
         fixed |= settled
+
+
+def _sizes_of_heads(task: Task, forward: LoweredGraph) -> dict[str, int]:
+    """Return the captured sizes of heads that a plan would leave open: attention is one kernel for constant ones."""
+    live = live_tensors([output.tensor for output in forward.outputs], {})
+    open_names = open_head_sizes(live, Workload.of(task, None))
+    return {symbol.name: symbol.captured for symbol in task.symbols if symbol.name in open_names}
 
 
 def _sizes_of_loops(task: Task, *graphs: LoweredGraph | None) -> dict[str, int]:

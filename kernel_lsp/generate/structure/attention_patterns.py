@@ -6,10 +6,11 @@ handwritten attention are equivalent here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.core.expression import free_names
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import (
@@ -25,8 +26,9 @@ from kernel_lsp.generate.ir.scalar import (
     rewrite,
     select,
 )
-from kernel_lsp.generate.ir.sizes import coefficient
+from kernel_lsp.generate.ir.sizes import coefficient, to_expression
 from kernel_lsp.generate.ir.tensor import Attention, Pointwise, Reduction, Tensor
+from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.lowering.arithmetic import op
 
 PRODUCT = "product"
@@ -40,7 +42,28 @@ OPERANDS = (DType.F32, DType.F16, DType.BF16)
 
 
 def find_attention(tensor: Tensor) -> Attention | None:
-    """Return the attention that a contraction computes; None when it is no attention."""
+    """Return the attention that a contraction computes; None when it is none, or its heads have no fragments."""
+    found = _found(tensor)
+    return found if found is not None and has_fragments(*_columns(found)) else None
+
+
+def open_head_sizes(tensors: Iterable[Tensor], workload: Workload) -> frozenset[str]:
+    """Return the names in the sizes of heads and values of attentions: their kernel needs these as constants. None
+    where it does not support the captured sizes."""
+    names: set[str] = set()
+    for tensor in tensors:
+        extents = [column.extent for column in _columns(found)] if (found := _found(tensor)) is not None else []
+        if all(_has_fragments(workload.size(extent)) for extent in extents):
+            names |= {name for extent in extents for name in free_names(to_expression(extent))}
+    return frozenset(names)
+
+
+def _columns(attention: Attention) -> tuple[Variable, Variable]:
+    return attention.head, attention.variables[attention.column_axes[0]]
+
+
+def _found(tensor: Tensor) -> Attention | None:
+    """Return the attention that a contraction computes, with heads of any size."""
     definition = tensor.definition
     if not isinstance(definition, Reduction) or definition.contraction is None or len(definition.reduced) != 1:
         return None
@@ -165,8 +188,7 @@ def _attention(definition: Reduction, softmax: Softmax) -> Attention | None:
     axes = (contraction.batch_axes, contraction.row_axes, contraction.column_axes)
     parts = (query_part, key_part, value, named_score(softmax.score, product, scale))
     attention = Attention(definition.variables, key, head, *parts, softmax.is_safe, *axes)
-    sizes = (head, definition.variables[contraction.column_axes[0]])
-    return attention if len(contraction.column_axes) == 1 and has_fragments(*sizes) else None
+    return attention if len(contraction.column_axes) == 1 else None
 
 
 def product_of(score: Scalar, row: Variable, column: Variable) -> tuple[Access, Factors] | None:
@@ -251,7 +273,11 @@ def are_operands(*factors: Scalar) -> bool:
 def has_fragments(*columns: Variable) -> bool:
     """Check that the MMA fragments support the sizes of a head and of a value."""
     sizes = [column.extent.constant for column in columns]
-    return all(size is not None and size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD for size in sizes)
+    return all(size is not None and _has_fragments(size) for size in sizes)
+
+
+def _has_fragments(size: int) -> bool:
+    return size % HEAD_MULTIPLE == 0 and 0 < size <= MAX_HEAD
 
 
 def chosen_score(score: Scalar) -> Scalar:
