@@ -81,7 +81,7 @@ def _repeats(tensor: Tensor, n_batch: int) -> bool:
     return is_same and _repeats(read.tensor, n_batch)
 
 
-@lowers("mm", "bmm")
+@lowers("mm", "bmm", "_int_mm")
 def _matmul(call: Call) -> Tensor:
     return converted(call, matrix_product(call, call.tensor(0), call.tensor(1, "mat2")))
 
