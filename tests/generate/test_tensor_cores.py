@@ -234,6 +234,29 @@ def test_transposed_convolutions_go_by_phases(options: str) -> None:
     assert "phase_h" in checked.text
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "3, stride=2, dilation=2, padding=1",
+        "3, stride=5, dilation=2, padding=1",  # two of five phases along each axis meet no tap
+        "(5, 4), stride=(1, 2), dilation=(2, 1), padding=(4, 3)",
+    ],
+)
+def test_a_block_writes_the_lines_of_all_phases(options: str) -> None:
+    text = CONVOLUTION.format(layer=f"nn.ConvTranspose2d(4, 6, {options})")
+    families = ("normal", "special_inf")
+    checked = check(text, [tensor("x", 2, 4, 5, 6)], symbol="M", knobs={"lines": 1}, families=families)
+    n_phases = 5 if "stride=5" in options else 2
+    assert f"float (*)[TM * {n_phases} + 4]" in checked.text
+    assert f"const int phase = e % {n_phases};" in checked.text
+
+
+def test_gradients_of_strided_inputs_are_written_by_lines() -> None:
+    text = CONVOLUTION.format(layer="nn.Conv2d(4, 6, 3, stride=3)")
+    checked = check(text, [tensor("x", 2, 4, 9, 12)], symbol="M", backward=True, knobs={"lines": 1})
+    assert "const int phase = e % 3;" in checked.text
+
+
 WINDOWS = {
     # layer, shape of the input, columns of a tile
     "zeros around the source": ("nn.Conv2d(32, 32, 3, padding=1)", (2, 32, 5, 8), "128x32"),

@@ -72,7 +72,8 @@ def _grow_by_phases(
     batch, m, n = space.coordinates
     operand = operand_type(seed, contraction)
     parts = (left, right, space.at, row_shape, phases.reduced, stores, contraction.way, operand)
-    by_phases = PhasesOfGroup((*of_batch, *phases.numbers), phases.limits, inside)
+    lines = _phases_in_line(batch, phases)
+    by_phases = PhasesOfGroup((*of_batch, *phases.numbers), phases.limits, inside, *lines)
     return ContractionGroup(seed, batch, m, n, k, *parts, by_phases), roots
 
 
@@ -257,6 +258,15 @@ class _Space:
         replacements |= {v: at[axis] for axis, v in enumerate(variables) if axis not in rows}
         phases_of_batch = list(zip(phases.phases, of_batch[: len(extents)], strict=True))
         return cls((batch, m, n), tuple(at), replacements), tuple(shapes[1]), phases_of_batch
+
+
+def _phases_in_line(batch: Variable, phases: Phases) -> tuple[int, int]:
+    """Return the number of phases along the last axis and the batches within each; 1 where that axis has no stride."""
+    n_batches, n_phases = batch.extent.constant, product(phase.extent for phase in phases.phases).constant
+    last = phases.phases[-1:]
+    if n_batches is None or n_phases is None or phases.positions[-1].variables.isdisjoint(last):
+        return 1, 1
+    return last[0].extent.constant or 1, n_batches // n_phases
 
 
 def _epilogue(progress: Progress, seed: Tensor, at: tuple[Index, ...], roots: list[Tensor]) -> list[Store]:

@@ -104,11 +104,14 @@ class RowGroup:
 class PhasesOfGroup:
     """Batches of a contraction that are phases: `uniform` are numbers of a batch, the phase along each axis and the
     extents of the summed dims that differ from phase to phase, and `shape` is the summed dims' with those. Sums where
-    `inside` is false are not stored."""
+    `inside` is false are not stored. The results of `n_in_line` phases alternate along the lines of memory; these
+    phases follow each other in steps of `n_inner` batches."""
 
     uniform: tuple[tuple[Variable, Index], ...]
     shape: tuple[Index, ...]
     inside: Scalar
+    n_in_line: int = 1
+    n_inner: int = 1
 
 
 @dataclass(frozen=True)

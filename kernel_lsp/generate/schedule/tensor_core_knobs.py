@@ -14,10 +14,12 @@ from kernel_lsp.generate.codegen.tensor_cores.source_windows import PIECE, Windo
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import plan_operand
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     AHEAD,
+    MAX_SHARED_BYTES,
     ROW_BYTES,
     WARP,
     TensorCoreSchedule,
     depth_of,
+    result_layout,
 )
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.fusion.groups import ContractionGroup
@@ -84,6 +86,8 @@ GROUP_TILES = (
 )
 """Tiles of f32 for `wgmma`, on Hopper alone. A convolution to 96 channels took 2040 us on an H200 in the first, and
 1845 us in the second."""
+LINE_TILES = (TILES[0], TILES[3], *TILES[6:])
+"""Tiles of rows whose phases one block computes, in the order in which they are tried."""
 SHORT_TILE = _Tile(64, 64, 2, 2, 3, 0.8)
 MAX_SHORT_TERMS = 64
 """Maximum terms of sums whose every fragment is added up in f32: tensor cores would cut off more digits than the
@@ -99,6 +103,12 @@ def pick_schedule(
     def pick(what: str, values: tuple[int, ...], value: int, description: str) -> int:
         return choices.pick_int(f"{name}.{what}", values, value, description)
 
+    n_phases = 1 if group.phases is None else group.phases.n_in_line
+    if n_phases > 1:
+        if pick("lines", (0, 1), 0, "a block computes all phases of its rows, and writes whole lines"):
+            default = _schedule_of_lines(group, n_phases, workload)
+        else:
+            n_phases = 1
     depth = depth_of(_operand(group))
     tile_k = pick("tile_k", (depth, 2 * depth, 4 * depth, 8 * depth), default.tile_k, "products per step")
     chain = default.chain > depth
@@ -122,7 +132,26 @@ def pick_schedule(
         tile_k if chain else depth,
         warpgroups,
         is_transposed=is_transposed,
+        n_phases=n_phases,
     )
+
+
+def _schedule_of_lines(group: ContractionGroup, n_phases: int, workload: Workload) -> TensorCoreSchedule:
+    """Return the largest tile of which two blocks, with the results of all phases, share a multiprocessor."""
+    depth = depth_of(_operand(group))
+    n_terms = max(1, workload.size(group.k.extent))
+    chain = depth if n_terms <= MAX_SHORT_TERMS else 4 * depth
+    n_stages = min(3, -(-n_terms // (4 * depth)) + 1)
+    found = None
+    for tile in LINE_TILES:
+        found = TensorCoreSchedule(
+            tile.m, tile.n, 4 * depth, tile.warps_m, tile.warps_n, n_stages, chain=chain, n_phases=n_phases
+        )
+        tiles = 4 * depth * (tile.m + tile.n + 2 * 8) * _operand(group).itemsize * n_stages
+        if tiles + result_layout(found, is_m_inner=True).n_bytes <= MAX_SHARED_BYTES // 2:
+            break
+    assert found is not None
+    return found
 
 
 def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreSchedule:

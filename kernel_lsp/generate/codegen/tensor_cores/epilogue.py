@@ -41,13 +41,15 @@ class RowPlaces:
 @dataclass(frozen=True)
 class ResultText:
     """Names and limits that the text refers to: upper bounds of m and n where tiles do not fit, the number of products
-    of a sum, and whether a sum may have to be computed again."""
+    of a sum, and whether a sum may have to be computed again. `place` is a sum's in the shared array, where that does
+    not follow from m and n."""
 
     row_limit: str
     column_limit: str
     n_terms: str
     may_be_redone: bool
     rows: RowPlaces | None = None
+    place: str = ""
 
     def own(self, name: str) -> str:
         """Return the name of what runs along a tile's rows or columns."""
@@ -120,7 +122,33 @@ class ResultWriter:
         if schedule.cluster > 1:
             scope.line("cluster_sync();  // others may still read this block's sums")
 
+    def write_lines(self, scope: Scope, text: ResultText, declare_phase: Callable[[Scope], None]) -> None:
+        """Write the loop over a thread's places on lines whose elements are of different phases. A place is kept for
+        all columns, since its coordinates take divisions. `declare_phase` declares what depends on `phase`."""
+        schedule, n_phases = self.schedule, self.schedule.n_phases
+        bound = f"TM * {n_phases}"
+        with scope.open(f"for (int e = threadIdx.x; e < {bound}; e += {schedule.n_threads})") as loop:
+            loop.line(f"const {self.kernel.index_type} m = m0 + e / {n_phases};")
+            loop.line(f"const int phase = e % {n_phases};")
+            declare_phase(loop)
+            self._declare_place(loop)
+            outside = [f"m >= {text.row_limit}"] if text.row_limit else []
+            if self._inside != TRUE:
+                outside.append(f"!{loop.value(self._inside).within(ATOM)}")
+            if outside:
+                loop.line(f"if ({' || '.join(outside)}) continue;")
+            loop.line("#pragma unroll 4")
+            with loop.open(f"for ({self.kernel.index_type} n = n0; n < n0 + TN; ++n)") as columns:
+                columns.define(self.outer, "n")
+                if text.column_limit:
+                    columns.line(f"if (n >= {text.column_limit}) break;")
+                self._write_sum(columns, text)
+                columns.bind(Access(self.group.tensor, self.group.at), Text("sum", 20))
+                write_stores(columns, self.group.stores)
+
     def _place_of_sum(self, text: ResultText) -> str:
+        if text.place:
+            return text.place
         inner, outer = self.inner_name, self.outer_name
         return f"[{text.own(outer)} - {outer}0][{text.own(inner)} - {inner}0]"
 

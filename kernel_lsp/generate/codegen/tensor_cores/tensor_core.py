@@ -48,7 +48,7 @@ from kernel_lsp.generate.ir.workload import Workload
 _NAMES = """
 TM TN TK WM WN STAGES CLUSTER left_tiles right_tiles results shared left right left_high left_low right_high right_low
 bits part sums sum value parts m0 n0 k0 m n k i j c e step stage n_steps n_all_steps next fetch split_stage lane warp
-warp_m warp_n row col batch cluster rank first_step peer
+warp_m warp_n row col batch cluster rank first_step peer phase line
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 FRAGMENT_LOADS = {
@@ -90,31 +90,39 @@ class TensorCoreRenderer:
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
         self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)
         self._results = ResultWriter(kernel, group, schedule, workload, is_m_inner=self.is_m_inner)
+        if schedule.n_phases > 1:
+            self._results.keep_packs(False, ())
 
     @property
     def is_valid(self) -> bool:
         """Check that the schedule fits the hardware."""
-        return is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
+        fits = is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
+        return fits and (self.schedule.n_phases == 1 or self.schedule.cluster == 1)
 
     @property
     def shared_bytes(self) -> int:
         """Return the bytes of the tiles, or of the results that replace them."""
         tiles = sum(self._layout(operand).n_bytes for operand in (self.left, self.right))
+        if self.schedule.n_phases > 1:
+            return self.schedule.stages * tiles + self._result_layout.n_bytes
         return max(self.schedule.stages * tiles, self._result_layout.n_bytes)
 
     def render(self, comment: str) -> RenderedKernel:
         """Return the kernel."""
         schedule, group = self.schedule, self.group
         self._declare_tiles()
-        self._declare_places()
-        self._write_steps()
-        self._write_sums()
-        self._write_results()
+        if schedule.n_phases > 1:
+            self._write_phases()
+        else:
+            self._declare_places()
+            self._write_steps()
+            self._write_sums()
+            self._write_results()
         rows = blocks_of(group.m.extent, schedule.tile_m)
         if schedule.cluster > 1:
             rows = Binary("*", rows, Constant(schedule.cluster))
         if self._has_phases:
-            rows = Binary("*", rows, to_expression(group.batch.extent))
+            rows = Binary("*", rows, to_expression(group.batch.extent // schedule.n_phases))
         grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
         conditions = [
             *group.conditions,
@@ -204,18 +212,52 @@ class TensorCoreRenderer:
             n_batches = self.kernel.size("phases", group.batch.extent)
             batch, block = f"{block} % {n_batches}", f"{block} / {n_batches}"
         scope.line(f"const {type_} m0 = {block} * TM, n0 = blockIdx.y * TN;")
+        self._declare_item(scope, batch)
+        self._declare_warp(scope)
+
+    def _declare_item(self, scope: Scope, batch: str) -> None:
+        """Declare the item of the batch and the numbers that it has."""
+        group = self.group
         declare_batch(scope, group, batch)
         if group.phases is not None:
             for variable, index in group.phases.uniform:
                 scope.define(variable, scope.declare(variable.name, "int", scope.index(index).text))
         if self._has_terms_of_batch:
             scope.line(f"const int K = {scope.index(group.n_terms).text};")
+
+    def _declare_warp(self, scope: Scope) -> None:
+        schedule = self.schedule
         scope.line(f"const int lane = threadIdx.x % {WARP}, warp = {self._warp};")
         if schedule.warps_n == 1:
             scope.line("const int warp_m = warp * WM, warp_n = 0;")
         else:
             scope.line(f"const int warp_m = warp / {schedule.warps_n} * WM, warp_n = warp % {schedule.warps_n} * WN;")
-        name_places(self.kernel, group)
+        name_places(self.kernel, self.group)
+
+    def _write_phases(self) -> None:
+        """Write the loop over the phases of the block's rows, whose sums alternate in shared memory as they do in the
+        result: lines are written as a whole, and a phase without products has no steps."""
+        scope, n_phases, phases = self.scope, self.schedule.n_phases, self.group.phases
+        assert phases is not None
+        n_lines = (self.group.batch.extent // n_phases).constant
+        scope.line(f"const int line = blockIdx.x % {n_lines};")
+        scope.line(f"const {self.kernel.index_type} m0 = blockIdx.x / {n_lines} * TM, n0 = blockIdx.y * TN;")
+        batch = f"line * {n_phases} + phase"
+        if phases.n_inner > 1:
+            batch = f"(line / {phases.n_inner} * {n_phases} + phase) * {phases.n_inner} + line % {phases.n_inner}"
+        self._declare_warp(scope)
+        self._declare_results()
+        with scope.open("#pragma unroll 1", f"for (int phase = 0; phase < {n_phases}; ++phase)") as loop:
+            self.scope = loop
+            self._declare_item(loop, batch)
+            self._write_steps()
+            loop.line("wait_for_copies<0>();")
+            loop.line("__syncthreads();  // the next phase copies to where this one has read")
+            self._gather_sums(loop)
+        self.scope = scope
+        scope.line("__syncthreads();")
+        text = ResultText(self._row_limit, self._column_limit, self._n_terms, self._is_split, place="[n - n0][e]")
+        self._results.write_lines(scope, text, lambda places: self._declare_item(places, batch))
 
     def _write_steps(self) -> None:
         """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
@@ -377,8 +419,11 @@ class TensorCoreRenderer:
         scope.line(f"{self.kernel.use('cluster_sync')}();" if self.schedule.cluster > 1 else "__syncthreads();")
 
     def _declare_results(self) -> None:
-        inner = f"{'TM' if self.is_m_inner else 'TN'} + {self._result_layout.padding}"
-        self.scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>(shared);")
+        n_phases = self.schedule.n_phases
+        length = f"TM * {n_phases}" if n_phases > 1 else "TM" if self.is_m_inner else "TN"
+        place = "right_tiles + STAGES" if n_phases > 1 else "shared"
+        inner = f"{length} + {self._result_layout.padding}"
+        self.scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>({place});")
 
     def _gather_sums(self, scope: Scope) -> None:
         with scope.unroll(
@@ -388,6 +433,8 @@ class TensorCoreRenderer:
                 "const int row = warp_m + i * 16 + lane / 4 + c / 2 * 8, col = warp_n + j * 8 + lane % 4 * 2 + c % 2;"
             )
             place = "[col][row]" if self.is_m_inner else "[row][col]"
+            if self.schedule.n_phases > 1:
+                place = f"[col][row * {self.schedule.n_phases} + phase]"
             words.line(f"results{place} = sums[i][j][c];")
 
     def _write_results(self) -> None:

@@ -35,7 +35,8 @@ class TensorCoreSchedule:
     """A block computes `tile_m` x `tile_n` results with `warps_m` x `warps_n` warps, `tile_k` products at a time, with
     `stages` tiles in flight. The blocks of a cluster share the products of a tile. Tensor cores add up `chain` products
     before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`, and
-    `n_copying` more threads copy tiles and split them. `is_transposed`: a tile's rows are the result's columns."""
+    `n_copying` more threads copy tiles and split them. `is_transposed`: a tile's rows are the result's columns. A block
+    computes `n_phases` phases of its rows one after the other, whose results alternate in memory."""
 
     tile_m: int
     tile_n: int
@@ -48,6 +49,7 @@ class TensorCoreSchedule:
     uses_warpgroups: bool = False
     n_copying: int = N_COPYING_THREADS
     is_transposed: bool = False
+    n_phases: int = 1
 
     @property
     def n_threads(self) -> int:
@@ -90,7 +92,7 @@ def operand_layout(schedule: TensorCoreSchedule, size: int, operand: DType, *, i
 def result_layout(schedule: TensorCoreSchedule, *, is_m_inner: bool) -> TileLayout:
     """Return the layout of the sums on their way to the epilogue: lanes of a warp write to different banks."""
     if is_m_inner:
-        return TileLayout(schedule.tile_n, schedule.tile_m, 4, 4)
+        return TileLayout(schedule.tile_n, schedule.tile_m * schedule.n_phases, 4, 4)
     return TileLayout(schedule.tile_m, schedule.tile_n, 8, 4)
 
 

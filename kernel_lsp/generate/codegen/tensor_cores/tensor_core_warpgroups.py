@@ -60,7 +60,8 @@ class WarpgroupRenderer(TensorCoreRenderer):
         is_known = schedule.tile_n in WARPGROUP_COLUMNS and self.operand == DType.F32
         is_swizzled = schedule.tile_k * self.operand.itemsize == SWIZZLED_BYTES
         return (
-            is_grouped
+            schedule.n_phases == 1
+            and is_grouped
             and is_known
             and is_swizzled
             and schedule.stages >= MIN_STAGES
