@@ -203,7 +203,6 @@ def check_sdpa(
     "attention",
     [
         "torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1) @ v",
-        "torch.einsum('bhqk,bhkd->bhqd', (torch.einsum('bhqd,bhkd->bhqk', q, k) / 4).softmax(-1), v)",
         "F.scaled_dot_product_attention(q, k, v, scale=0.25)",
     ],
 )
@@ -211,6 +210,5 @@ def test_heads_whose_size_the_code_leaves_open_are_one_kernel(attention: str) ->
     """Their kernels need constant sizes: scores were stored, with gradients in nine launches."""
     inputs = [tensor(name, 2, 4, 600, 32) for name in "qkv"]
     text = plan_text(f"def f(q, k, v): return {attention}", inputs=inputs, backward=True).render({})
-    assert "keeps: log_sums" in text
     assert text.split("// op: f_backward")[0].count("// launch") == 1
     assert "scratch: bmm" not in text

@@ -225,7 +225,8 @@ def test_gradients_of_a_chosen_logit_are_part_of_the_softmax_gradient(chosen: st
     inputs = [tensor("z", 6, 70), tensor("y", 6, dtype="i64", within=(0, 70))]
     checked = check(text, inputs=inputs, backward=True)
     assert "atomicAdd" not in checked.text
-    assert "scatter_add" not in checked.text
+    assert "scatter_add_base" not in checked.text
+    assert len([line for line in checked.text.split("// op: f_backward")[1].splitlines() if "// launch" in line]) == 1
 
 
 def test_one_update_per_row_adds_to_what_is_there() -> None:

@@ -88,6 +88,9 @@ GROUP_TILES = (
 1845 us in the second."""
 LINE_TILES = (TILES[0], TILES[3], *TILES[6:])
 """Tiles of rows whose phases one block computes, in the order in which they are tried."""
+MIN_PHASES_OF_LINES = 5
+"""Minimum phases along a line for whole lines by default: KernelBench's level 1 file 81, with 5, took 542 us on an H200
+so, 1294 by single phases and 1218 in the library. Fewer phases were not timed."""
 SHORT_TILE = _Tile(64, 64, 2, 2, 3, 0.8)
 MAX_SHORT_TERMS = 64
 """Maximum terms of sums whose every fragment is added up in f32: tensor cores would cut off more digits than the
@@ -105,7 +108,8 @@ def pick_schedule(
 
     n_phases = 1 if group.phases is None else group.phases.n_in_line
     if n_phases > 1:
-        if pick("lines", (0, 1), 0, "a block computes all phases of its rows, and writes whole lines"):
+        by_default = int(n_phases >= MIN_PHASES_OF_LINES)
+        if pick("lines", (0, 1), by_default, "a block computes all phases of its rows, and writes whole lines"):
             default = _schedule_of_lines(group, n_phases, workload)
         else:
             n_phases = 1
