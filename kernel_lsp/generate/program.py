@@ -28,13 +28,13 @@ from kernel_lsp.generate.lowering.table import LoweredGraph, lower_graph
 from kernel_lsp.generate.operation import FusedOperation, OperationBuilder, RenderedOperation
 from kernel_lsp.generate.schedule.knobs import Choice, Choices, Knob
 from kernel_lsp.generate.structure.attention_patterns import open_head_sizes
+from kernel_lsp.generate.structure.kept_attention import keep_attention
 from kernel_lsp.generate.structure.kept_for_backward import (
     NOTHING,
     PRODUCTS,
     ROWS,
     are_long_products,
     find_kept,
-    keep_attention,
     with_kept,
 )
 from kernel_lsp.plan.printer import print_plan
