@@ -138,7 +138,7 @@ function parts.cuda()
   vim.cmd("only")
   act("void clamp_readings", "Add a launch plan")
   until_holds("a launch plan", function()
-    return steps.lines():find("// launch: sum_readings<<<", 1, true) ~= nil
+    return steps.lines():find("// launch: clamp_readings<<<", 1, true) ~= nil
   end)
   vim.cmd("silent write")
   steps.edit("extension.cu", "cuda")

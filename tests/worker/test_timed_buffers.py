@@ -26,7 +26,7 @@ def test_a_run_that_shares_buffers_replaces_its_own_tensors_alone() -> None:
     run = object.__new__(BoundRun)
     run.tensors = {"out": torch.zeros(3)}
     run._operation = {"steps": [{"kind": "fill", "tensor": "out", "value": 2.0}]}
-    run._steps = [_step_of(step, no_kernel) for step in run._operation["steps"]]
+    run.steps = [_step_of(step, no_kernel) for step in run._operation["steps"]]
     shared = run.sharing()
     assert shared.tensors["out"] is run.tensors["out"]
     shared.tensors["out"] = torch.zeros(3)
@@ -50,7 +50,7 @@ def test_an_operator_call_keeps_no_results() -> None:
         "steps": [{"kind": "fill", "tensor": "out", "value": 2.0}],
     }
     run._operation, run._candidate = operation, None  # type: ignore[assignment]  # a fill alone needs no kernel
-    run._steps = [lambda of: seen.append(of.tensors["out"])]
+    run.steps = [lambda of: seen.append(of.tensors["out"])]
     seen: list[torch.Tensor] = []
     before = run.tensors["out"]
     operator_call(run, operation)()

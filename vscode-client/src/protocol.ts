@@ -228,6 +228,12 @@ export interface DocumentArguments {
   uri: string;
 }
 
+/** Argument of `addPlan`: a kernel file, and a 0-based line of the kernel to plan, by default the last launched one. */
+export interface PlanArguments {
+  uri: string;
+  line?: number;
+}
+
 /** Argument of `cancel` and `useNow`: the newest job by default, or the newest with a verified kernel. */
 export interface JobArguments {
   job?: string | null;
