@@ -13,7 +13,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import LibraryArgument, LibraryStep
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, accesses, cast
+from kernel_lsp.generate.ir.scalar import Access, Argument, Constant, Operation, Scalar, accesses, cast, unconverted
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
@@ -69,10 +69,10 @@ def biased_plan(tensor: Tensor, product: Tensor, definition: Reduction) -> Libra
     if plan is None or not isinstance(sum_, Pointwise) or tensor.dtype not in (DType.F16, DType.BF16):
         return None
     assert isinstance(plan.result.definition, LibraryResult)
-    call, body = plan.result.definition.call, _unconverted(sum_.body)
+    call, body = plan.result.definition.call, unconverted(sum_.body)
     if call.function != "aten::linear" or not isinstance(body, Operation) or body.name != "add":
         return None
-    terms = {part.tensor: part for part in map(_unconverted, body.operands) if isinstance(part, Access)}
+    terms = {part.tensor: part for part in map(unconverted, body.operands) if isinstance(part, Access)}
     of_product, bias = terms.pop(product, None), next(iter(terms.values()), None)
     if of_product is None or bias is None or of_product.index != positions(sum_.variables):
         return None
@@ -82,12 +82,6 @@ def biased_plan(tensor: Tensor, product: Tensor, definition: Reduction) -> Libra
     called = replace(call, arguments=(*call.arguments, bias.tensor))
     result = _result_of(tensor, LibraryResult(called), tensor.dtype, call.shape)
     return _viewed_as(tensor, sum_.variables, result, reshape(positions(sum_.variables), tensor.shape, call.shape))
-
-
-def _unconverted(scalar: Scalar) -> Scalar:
-    while isinstance(scalar, Operation) and scalar.name == "cast":
-        scalar = scalar.operands[0]
-    return scalar
 
 
 def attention_plan(tensor: Tensor, attention: Attention) -> LibraryPlan | None:

@@ -34,8 +34,7 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.index import Index, divide_exactly, is_nonnegative
-from kernel_lsp.generate.ir.scalar import Access
-from kernel_lsp.generate.ir.scalar import Operation as ScalarOperation
+from kernel_lsp.generate.ir.scalar import Access, unconverted
 from kernel_lsp.generate.ir.sizes import to_expression
 from kernel_lsp.generate.ir.tensor import Buffer, Definition, Pointwise, Tensor
 from kernel_lsp.generate.ir.workload import Workload
@@ -367,9 +366,7 @@ def _holder(tensor: Tensor, definitions: Mapping[Tensor, Definition]) -> Tensor:
     elsewhere."""
     held = tensor
     while isinstance(definition := definitions.get(held, held.definition), Pointwise):
-        body = definition.body
-        while isinstance(body, ScalarOperation) and body.name == "cast":
-            (body,) = body.operands
+        body = unconverted(definition.body)
         if not isinstance(body, Access) or body.mask is not None or body.index != positions(definition.variables):
             return tensor
         held = body.tensor

@@ -1,7 +1,7 @@
 """Train a policy on tasks whose schedules are measured while it picks them: live rewards of a device.
 
 with Journal.open(path) as journal:
-    async with open_tasks(targets, settings) as tasks:
+    async with open_tasks(targets, Path.cwd(), settings) as tasks:
         pool = await LivePool.of(tasks, models, journal, LiveSettings(seed=0), ends=time.monotonic() + 600)
         await train_live(pool, models.policy, n_rounds=8)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -217,8 +217,8 @@ def test_two_live_tasks_of_one_name_are_refused(program: Program) -> None:
         LiveBackend([one, one])
 
 
-def run(*targets: str, out: Path, **options: object) -> int:
-    request = LiveRequest(targets, n_rounds=1, overrides={"device": "cpu"}, **options)  # type: ignore[arg-type]
+def run(*targets: str, out: Path, **options: Any) -> int:
+    request = LiveRequest(targets, n_rounds=1, overrides={"device": "cpu"}, **options)
     return main([], [], out, "policy", 0, request)
 
 
@@ -242,11 +242,11 @@ def test_the_command_trains_the_installed_policy_on_the_executor(
     assert models.about["live"]["n_evaluated"] == 4
 
 
-def _few(original: object) -> object:
+def _few(original: Callable[..., None]) -> Callable[..., None]:
     """Few schedules, all of which an episode picks."""
 
-    def init(self: LiveSettings, **given: object) -> None:
-        original(self, n_candidates=4, n_picks=3, n_episodes=2, **given)  # type: ignore[operator]
+    def init(self: LiveSettings, **given: Any) -> None:
+        original(self, n_candidates=4, n_picks=3, n_episodes=2, **given)
 
     return init
 

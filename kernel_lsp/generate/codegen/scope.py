@@ -38,6 +38,7 @@ from kernel_lsp.generate.ir.scalar import (
     children,
     indirect_scalars,
     nodes,
+    unconverted,
 )
 from kernel_lsp.generate.ir.sizes import ravel
 from kernel_lsp.generate.ir.tensor import Tensor
@@ -434,7 +435,7 @@ def _can_be_named(scalar: Scalar) -> bool:
 
 def _is_rounded(scalar: Scalar) -> bool:
     """Return True for a value that f32 has rounded, in a kernel of 16 bits: a result or a sum, or a choice of such."""
-    scalar = _before_casts(scalar)
+    scalar = unconverted(scalar)
     if isinstance(scalar, Operation) and scalar.name == "select":
         return any(map(_is_rounded, scalar.operands[1:]))
     is_sum = isinstance(scalar, Access) and scalar.dtype == DType.F32
@@ -443,15 +444,9 @@ def _is_rounded(scalar: Scalar) -> bool:
 
 def _is_mean(node: Operation) -> bool:
     """Return True for a sum in f32 over a number that is read from no memory."""
-    dividend, *divisors = map(_before_casts, node.operands)
+    dividend, *divisors = map(unconverted, node.operands)
     is_sum = isinstance(dividend, Access) and dividend.dtype == DType.F32
     return is_sum and bool(divisors) and not any(True for _ in accesses(*divisors))
-
-
-def _before_casts(scalar: Scalar) -> Scalar:
-    while isinstance(scalar, Operation) and scalar.name == "cast":
-        (scalar,) = scalar.operands
-    return scalar
 
 
 def _is_plain_index(scalar: Scalar) -> bool:

@@ -20,7 +20,7 @@ from kernel_lsp.generate.fusion.groups import (
 )
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index, product, substitute
-from kernel_lsp.generate.ir.scalar import TRUE, Access, Operation, Scalar, accesses, both, in_range, rewrite
+from kernel_lsp.generate.ir.scalar import TRUE, Access, Scalar, accesses, both, in_range, rewrite, unconverted
 from kernel_lsp.generate.ir.sizes import ravel, reshape, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
     Attention,
@@ -341,9 +341,8 @@ def _is_copy(progress: Progress, tensor: Tensor, source: Tensor) -> bool:
     if not isinstance(definition, Pointwise) or tensor.shape != source.shape or tensor.dtype != source.dtype:
         return False
     index = tuple(as_index(variable) for variable in definition.variables)
-    scalar = progress.element(tensor, index, frozenset((source,)))
-    while isinstance(scalar, Operation) and scalar.name == "cast":
-        scalar = scalar.operands[0]
+    element = progress.element(tensor, index, frozenset((source,)))
+    scalar = None if element is None else unconverted(element)
     if not isinstance(scalar, Access) or scalar.tensor is not source or scalar.mask is not None:
         return False
     return ravel(scalar.index, source.shape) == ravel(index, tensor.shape)

@@ -156,6 +156,13 @@ def cast(scalar: Scalar, dtype: DType) -> Scalar:
     return Operation("cast", dtype, (scalar,))
 
 
+def unconverted(scalar: Scalar) -> Scalar:
+    """Return the value below all conversions."""
+    while isinstance(scalar, Operation) and scalar.name == "cast":
+        (scalar,) = scalar.operands
+    return scalar
+
+
 def select(condition: Scalar, if_true: Scalar, if_false: Scalar) -> Scalar:
     """Return ``condition ? if_true : if_false``. If `masked` was applied to `if_true`, its memory is read only where
     the condition holds."""

@@ -267,9 +267,7 @@ class _Planner:
     def _plan_bias(self, tensor: Tensor, definition: Reduction) -> tuple[Tensor, LibraryPlan] | None:
         """Return the sum of a product by the library and a bias, with its plan, where nothing else reads the
         product."""
-        readers = [
-            each for each in self.live if any(a.tensor is tensor for a in accesses(*scalars_of(each.definition)))
-        ]
+        readers = [reader for reader, read in self._read_by_live if tensor in read]
         if len(readers) != 1 or tensor in self.outputs:
             return None
         plan = biased_plan(readers[0], tensor, definition)

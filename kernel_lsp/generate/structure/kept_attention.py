@@ -9,7 +9,7 @@ from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.graph import live_tensors
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import as_index
-from kernel_lsp.generate.ir.scalar import Access, Operation
+from kernel_lsp.generate.ir.scalar import Access, unconverted
 from kernel_lsp.generate.ir.tensor import Attention, Buffer, LogSums, Pointwise, Tensor
 from kernel_lsp.generate.library import fused_operands, fused_settings, gradient_plans, kept_attention_plans
 from kernel_lsp.generate.lowering.table import LoweredGraph, LoweredOutput
@@ -89,9 +89,7 @@ def _is_view(tensor: Tensor, attention: Tensor) -> bool:
     """Return True if the tensor is the attention's result, as it is or rounded, in any order of elements."""
     while tensor is not attention:
         definition = tensor.definition
-        body = definition.body if isinstance(definition, Pointwise) else None
-        while isinstance(body, Operation) and body.name == "cast":
-            body = body.operands[0]
+        body = unconverted(definition.body) if isinstance(definition, Pointwise) else None
         if not isinstance(body, Access) or body.mask is not None or body.tensor.n_elements != tensor.n_elements:
             return False
         tensor = body.tensor

@@ -14,7 +14,17 @@ from kernel_lsp.generate.identifiers import NamePool
 from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.digest import digest_of
 from kernel_lsp.generate.ir.index import as_index, product
-from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, accesses, nodes, rewrite, transformed
+from kernel_lsp.generate.ir.scalar import (
+    Access,
+    Loop,
+    Operation,
+    Scalar,
+    accesses,
+    nodes,
+    rewrite,
+    transformed,
+    unconverted,
+)
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import (
@@ -240,9 +250,7 @@ def _with_common_taps(scalar: Scalar) -> Scalar:
 
 def is_place_in_window(tensor: Tensor) -> bool:
     """Return True for the bytes that say which element of its window a maximum is."""
-    body = tensor.definition.body if isinstance(tensor.definition, Pointwise) else None
-    while isinstance(body, Operation) and body.name == "cast":
-        body = body.operands[0]
+    body = unconverted(tensor.definition.body) if isinstance(tensor.definition, Pointwise) else None
     return tensor.dtype == DType.U8 and isinstance(body, Loop) and body.kind == "window_argmax"
 
 

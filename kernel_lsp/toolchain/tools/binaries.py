@@ -35,7 +35,7 @@ class Tool(Noun):
     version: str = ""
     problem: str = ""
     place: str = ""
-    """Where it is, as in ``on me@gpuhost``; empty for this machine."""
+    """Words for messages, such as ``on me@gpuhost``; empty for this machine."""
 
 
 async def find_tools(names: Sequence[str] = tuple(TOOLS)) -> tuple[Tool, ...]:

@@ -103,7 +103,7 @@ class _ProfiledGpu:
     tools: ToolMachine
     worker: Asked
     place: str = ""
-    """Where another machine is; empty for this one."""
+    """Words for messages, such as ``on me@gpuhost``; empty for this machine."""
 
 
 @asynccontextmanager

@@ -114,7 +114,7 @@ class RemoteTools:
 
     worker: Asked
     place: str
-    """Where it is, as in ``on me@gpuhost``."""
+    """Words for messages, such as ``on me@gpuhost``."""
     launcher: Sequence[str | Path] = ()
     """Known from the first `find` on."""
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
