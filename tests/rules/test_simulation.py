@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.rules import cuda
+from kernel_lsp.rules.finding import apply_fix
 
 TILE = """#define SIDE 16
 __device__ void load(float (*t)[SIDE + 1], const float* g, int d) { t[threadIdx.y][threadIdx.x] = g[d * threadIdx.x]; }
@@ -112,6 +113,54 @@ def test_a_change_of_a_helper_is_seen_in_its_kernels() -> None:
     assert "KL207" not in {code for code, _ in found(waiting)}
 
 
+OVERLOADS = """__device__ float first(float v) {
+    __shared__ float s[256];
+    s[threadIdx.x] = v;
+    __syncthreads();
+    return s[0];
+}
+__device__ double first(double v) {
+    __shared__ double s[256];
+    s[threadIdx.x] = v;
+    return s[0];
+}
+__global__ void k(const double* x, double* y) {
+    TYPE v = x[threadIdx.x];
+    y[threadIdx.x] = first(v);
+}
+"""
+FENCED = """__global__ void k(const float* x, float* y) {
+    __shared__ float s[256];
+    s[threadIdx.x] = x[threadIdx.x];
+    asm volatile("PTX" ::: "memory");
+    y[threadIdx.x] = s[255 - threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize(("of_type", "codes"), [("double", {"KL207"}), ("float", set())])
+def test_a_call_is_of_the_overload_for_its_types(of_type: str, codes: set[str]) -> None:
+    assert {code for code, _ in found(OVERLOADS.replace("TYPE", of_type))} & FAULTS == codes
+
+
+def test_inline_ptx_orders_accesses_only_by_a_barrier() -> None:
+    assert ("KL207", 5) in found(FENCED.replace("PTX", "mov.u32 %r1, 0;"))
+    assert not {code for code, _ in found(FENCED.replace("PTX", "bar.sync 0;"))} & FAULTS
+
+
+def test_code_behind_a_preprocessor_condition_is_simulated() -> None:
+    text = MACRO.replace("BARRIER", "#ifdef FAST\n    BARRIER\n#endif\n")
+    assert ("KL207", 9) in found(text.replace("BARRIER", ""))
+
+
+def test_a_barrier_in_a_helper_is_inserted_in_the_helper() -> None:
+    text = OVERLOADS.replace("TYPE", "double")
+    (missing,) = [each for each in cuda.check(text) if each.code == "KL207"]
+    assert "s[threadIdx.x] = v;\n    __syncthreads();\n    return s[0];\n}\n__global__" in apply_fix(
+        text, missing.fixes[0]
+    )
+
+
 def test_loops_without_a_known_end_and_recursion_end() -> None:
     text = (
         "__device__ int f(int i) { return f(i + 1); }\n"
@@ -156,6 +205,18 @@ RIGHT = {
         case 1: st[t] = 2; __syncthreads(); v = st[255 - t]; break;
     }
     y[t] = v;
+}""",
+    "a barrier before a continue": """__global__ void rows(const float* x, float* y, int n) {
+    __shared__ float s[256];
+    int t = threadIdx.x;
+    for (int i = 0; i < n; ++i) {
+        s[t] = x[i * 256 + t];
+        __syncthreads();
+        float v = s[255 - t];
+        __syncthreads();
+        if (v < 0) continue;
+        y[i * 256 + t] = v;
+    }
 }""",
     "a double buffer": """__global__ void buffered(const float* a, float* c, int n) {
     __shared__ float tile[2][256];

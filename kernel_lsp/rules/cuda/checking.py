@@ -273,7 +273,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
             file.member_pointers,
             file.member_integers,
         ),
-        *(file.barrier_free_functions, file.barrier_functions, file.waiting_functions, file.macros.items()),
+        *(file.waiting_functions, file.device_variables, file.macros.items()),
         *(file.returned_values.items(), file.member_sets.items(), file.accessor_sides),
         ((each.name, owner, file.source(each.declaration)) for owner, i in file.members.items() for each in i.values()),
         ((owner, *(file.source(each.declaration) for each in i.values())) for owner, i in file.members.items()),

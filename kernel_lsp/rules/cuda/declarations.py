@@ -24,6 +24,7 @@ MAX_KERNEL_CHARACTERS = 512
 SYMBOL = re.compile(
     r"^[ \t]*(?:static\s+)?__(?:constant|device)__\s[^;(){}=\n]*?\b(\w+)\s*(?:\[[^;{}=\n]*)?\s*[;={]", re.MULTILINE
 )
+DEVICE_VARIABLE = re.compile(r"^[ \t]*(?:static\s+)?__device__\s[^;(){}=\n\[]*?\b(\w+)\s*[;=]", re.MULTILINE)
 _CONSTANT_ARRAY = re.compile(r"__constant__\s+(?:const\s+)?([A-Za-z_][\w:]*)\s+(\w+)\s*((?:\[[^\[\];]+\])+)\s*[;={]")
 DYNAMIC_SHARED = re.compile(r"\bextern\s+(?:__align__\([^)]*\)\s*)?__shared__\s+([\w:\s]+?)\s+(\w+)\s*\[\s*\]")
 DYNAMIC_SHARED_OF_FILE = re.compile(DYNAMIC_SHARED.pattern.replace(r"\bextern", r"^extern"), re.MULTILINE)

@@ -133,13 +133,7 @@ DEVICE_TEXT = re.compile(
     r"__device__(?![^;{}]*__global__)[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{([^{}\n]*(?=\})|.*?(?=^\}))",
     re.DOTALL | re.MULTILINE,
 )
-FULL_WARP = re.compile(
-    r"__(?:shfl|ballot|any|all)\w*_sync\s*\(\s*(?:0[xX][fF]{8}[uUlL]*|~0[uU]?|-1|k?F(?:ULL|ull)\w*)\s*,"
-)
-_MAY_ORDER = re.compile(r"sync|\basm\b|barrier|\bbar\b|volatile|wait|arrive|[Ll]ock|#|__shared__|[A-Z]{2}\w*\s*\(")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\([^()\n]*\)[ \t]+([^{};\n\\]+)$", re.MULTILINE)
 """Macros that are one expression on one line."""
-_CALL = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>)?\s*\(")
 _ANY_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
 )
@@ -192,25 +186,3 @@ def with_texts(body: str, texts: Mapping[str, str]) -> str:
     for name, text in texts.items():
         body = re.sub(rf"\b{name}\s*\(\s*\)", text, body)
     return body
-
-
-def calling(texts: Mapping[str, str], word: str) -> set[str]:
-    """Return the functions whose text has the word, and those that call one of them."""
-    found = {name for name, body in texts.items() if word in body}
-    for _ in texts:
-        more = {name for name, body in texts.items() if not found.isdisjoint(_CALL.findall(body))} - found
-        if not more:
-            break
-        found |= more
-    return found
-
-
-def barrier_free(texts: Mapping[str, str], text: str) -> set[str]:
-    """Return the functions and macros that only compute: no barrier, no inline PTX, and no calls but of each other."""
-    plain = {name for name, body in texts.items() if not _MAY_ORDER.search(body)}
-    for _ in texts:
-        calls = {name: {call for call in _CALL.findall(texts[name]) if call in texts} for name in plain}
-        if not (lost := {name for name, called in calls.items() if called - plain}):
-            break
-        plain -= lost
-    return plain | {name for name, body in _MACRO.findall(text) if not _MAY_ORDER.search(body)}

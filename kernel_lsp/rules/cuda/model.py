@@ -235,11 +235,6 @@ class Function:
         shapes = self.file.launch_shapes.get(self.name, ())
         return shapes if shapes and shapes[-1].place == len(shapes) - 1 else ()
 
-    @once
-    def shared_names(self) -> tuple[bytes, ...]:
-        """The names of the variables in shared memory."""
-        return tuple([name.encode() for name, known in self.variables.items() if any(map(self.is_in_shared, known))])
-
     def is_in_shared(self, variable: Variable) -> bool:
         """Return whether the variable lies in shared memory. A pointer that a device function is given says so by its
         name alone."""

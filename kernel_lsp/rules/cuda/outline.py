@@ -19,10 +19,8 @@ from kernel_lsp.rules.cuda.host.repeated_arguments import RepeatedArgument, repe
 from kernel_lsp.rules.cuda.kernel_texts import (
     DEVICE_TEXT,
     GRID_SIZE,
-    barrier_free,
     bodies_of_kernels,
     bytes_used,
-    calling,
     checks_tail,
     grid_indices,
     identifiers_in,
@@ -167,6 +165,11 @@ class CudaFile:
         return frozenset(declarations.SYMBOL.findall(self.parsed.text))
 
     @once
+    def device_variables(self) -> frozenset[str]:
+        """The names of `__device__` variables that are no arrays."""
+        return frozenset(declarations.DEVICE_VARIABLE.findall(self.parsed.text) if self.device_symbols else ())
+
+    @once
     def wide_constants(self) -> frozenset[str]:
         """The constants of the file that have 64 bits."""
         found = (match[1] or match[2] for match in declarations.WIDE_CONSTANT.finditer(self.parsed.text))
@@ -190,20 +193,6 @@ class CudaFile:
     def device_texts(self) -> dict[str, str]:
         """The bodies of `__device__` functions, by name."""
         return {match[1]: match[2] for match in DEVICE_TEXT.finditer(self.parsed.text)}
-
-    @once
-    def barrier_functions(self) -> frozenset[str]:
-        """The `__device__` functions in which all threads of a block meet, also by a call of another one."""
-        if b"__syncthreads" not in self.parsed.data or b"__device__" not in self.parsed.data:
-            return frozenset()
-        return frozenset(calling(self.device_texts, "__syncthreads"))
-
-    @once
-    def barrier_free_functions(self) -> frozenset[str]:
-        """The `__device__` functions that only compute: no barrier, no inline PTX, and no calls but of each other."""
-        if b"__shared__" not in self.parsed.data:
-            return frozenset()
-        return frozenset(barrier_free(self.device_texts, self.parsed.text))
 
     @once
     def functions_by_name(self) -> dict[str, list[Definition]]:

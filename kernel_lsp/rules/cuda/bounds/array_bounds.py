@@ -19,13 +19,12 @@ from kernel_lsp.rules.cuda.bounds.thread_range import (
 )
 from kernel_lsp.rules.cuda.declare import ERROR, conditions_around, declare, hit
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.hits import and_simulated
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
 from kernel_lsp.rules.cuda.threads.threads import (
     WARP,
     block_names,
     may_depend_on_thread,
 )
-from kernel_lsp.rules.cuda.threads.unordered import indices_of
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
@@ -63,9 +62,9 @@ ELEMENTS = ("subscript_expression", "pointer_expression")
     }
     """,
 )
-@and_simulated("KL218")
 def array_out_of_bounds(function: Function) -> Iterator[Hit]:
     arrays = {v.name for v in function.all_variables() if v.is_array and v.sizes}
+    reported: set[int] = set()
     for subscript in function.subscripts if arrays else ():
         array = _sized_array(function, subscript)
         if array is None:
@@ -73,8 +72,10 @@ def array_out_of_bounds(function: Function) -> Iterator[Hit]:
         for index, size in zip(indices_of(subscript)[::-1], array.sizes, strict=False):
             message = _beyond(function, subscript, index, size)
             if message:
+                reported.add(subscript.start_point[0])
                 yield hit(function.file, subscript, f"index out of bounds: {message}", *_fixes(function, subscript))
                 break
+    yield from simulated_hits(function, "KL218", reported=reported)
 
 
 def thread_reaches(function: Function) -> Iterator[tuple[Node, int, int, str]]:
@@ -159,6 +160,16 @@ def _is_for_atomic(function: Function, address: Node) -> bool:
     arguments = function.parent(address)
     call = None if arguments is None else function.parent(arguments)
     return call is not None and call.type == "call_expression" and function.callee(call).startswith("atomic")
+
+
+def indices_of(subscript: Node) -> list[Node]:
+    found: list[Node] = []
+    node: Node | None = subscript
+    while node is not None and node.type == "subscript_expression":
+        inner = node.child_by_field_id(fields.INDICES)
+        found += [] if inner is None else inner.named_children[:1]
+        node = node.child_by_field_id(fields.ARGUMENT)
+    return found
 
 
 def root_of(function: Function, subscript: Node) -> Variable | None:

@@ -86,7 +86,7 @@ def bank_conflict(function: Function) -> Iterator[Hit]:
             lines.add(subscript.start_point[0])
             yield hit(file, subscript, message, *_padding_fix(function, tile))
     if not reported:
-        yield from simulated_hits(function, "KL211", lines)
+        yield from simulated_hits(function, "KL211", reported=lines)
 
 
 @declare(

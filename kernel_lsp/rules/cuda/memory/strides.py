@@ -77,7 +77,7 @@ def strided_access(function: Function) -> Iterator[Hit]:
     for found in _strided_accesses(function):
         reported.add(found.range.start_line)
         yield found
-    yield from simulated_hits(function, "KL210", reported)
+    yield from simulated_hits(function, "KL210", reported=reported)
     yield from _structures(function)
 
 

@@ -60,7 +60,7 @@ def uninitialized_shared(kernel: Function) -> Iterator[Hit]:
                 message = f"`{variable.name}` is never set: shared memory is not zeroed"
                 reported.add(first.start_point[0])
                 yield hit(kernel.file, first, message)
-    yield from simulated_hits(kernel, "KL248", reported)
+    yield from simulated_hits(kernel, "KL248", reported=reported)
 
 
 def _first_use(kernel: Function, array: Variable) -> Node | None:

@@ -20,6 +20,9 @@ DEFAULT_THREADS, DEFAULT_SIDE = 128, 16
 
 _STEP = re.compile(r"=\s*threadIdx\.x\s*;[^;{}]*;\s*\w+\s*\+=\s*(\w+)\s*\)")
 """A loop in which the threads of a block count together."""
+_HALVES = re.compile(r"=\s*(\d+)\s*;[^;]*;\s*\w+\s*(?:>>=\s*1|/=\s*2)\s*\)|\+=\s*\w+\s*\[\s*[\w.]+\s*\+\s*(\d+)\s*\]")
+"""The distance of a reduction's first step, in a loop or written out."""
+_ARRAY_OF_HELPER = re.compile(r"__shared__\s[^;\[]*\[\s*(\w+)\s*\]\s*[;,]")
 _BOUND = re.compile(r"__launch_bounds__\(\s*(\w+)\s*[,)]")
 
 
@@ -55,7 +58,7 @@ def shape_of(function: Function) -> Shape:
     stated = None if bound is None else integer_literal(bound[1]) or function.file.constants.get(bound[1])
     if stated is not None and stated == sides[0]:
         return Shape((stated, 1, 1), True, (), guess)
-    extent = sides[0] or _extent(function) or guess
+    extent = sides[0] or _extent(function) or _halved(function) or guess
     return Shape((extent, 1, 1), bool(sides[0]), (), guess, True)
 
 
@@ -109,11 +112,23 @@ def _rows(function: Function) -> int:
     return size if size is not None and 2 <= size <= 32 and "for" in function.text else 0
 
 
+def _halved(function: Function) -> int:
+    """Return the threads of a reduction by halves that begins at a number: 256 for ``s = 128; ...; s >>= 1``."""
+    sizes = (2 * int(match[1] or match[2]) for match in _HALVES.finditer(function.text))
+    return max((size for size in sizes if DEFAULT_THREADS < size <= MAX_THREADS), default=0)
+
+
 def _extent(function: Function) -> int:
     """Return the size of the first shared array that may have one element for each thread."""
     for variable in function.all_variables():
         if variable.is_shared and len(variable.sizes) == 1:
             size = function.constant(variable.sizes[0])
-            if size is not None and 64 <= size <= MAX_THREADS and size % 32 == 0:
-                return size
-    return 0
+            if _may_be_threads(size):
+                return size or 0
+    sizes = (match[1] for match in _ARRAY_OF_HELPER.finditer(whole_text(function)))
+    numbers = (integer_literal(each) or function.file.constants.get(each) for each in sizes)
+    return next((number or 0 for number in numbers if _may_be_threads(number)), 0)
+
+
+def _may_be_threads(size: int | None) -> bool:
+    return size is not None and 64 <= size <= MAX_THREADS and size % 32 == 0

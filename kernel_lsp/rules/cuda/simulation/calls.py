@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tree_sitter import Node
@@ -57,7 +58,8 @@ _CLASS = re.compile(r"[A-Z]\w*[a-z]\w*")
 _WARP_CALLS = re.compile(
     r"(?:__shfl|__any|__all|__ballot|__match|__reduce|__syncwarp|__activemask)\w*|(?:\w+\.)?(?:shfl\w*|any|all|ballot)|cg::reduce|(?:cg|cooperative_groups)::(?:reduce|\w+_scan)"
 )
-
+_EXCHANGES = re.compile(r"shfl|__(?:any|all|ballot)_sync")
+"""Calls whose mask names the lanes that take part."""
 _VOTES = re.compile(r"__(?:any|all|ballot|reduce_\w+)_sync|__activemask")
 """Calls whose result all lanes of a mask share."""
 
@@ -97,7 +99,7 @@ class Caller(Calculator):
         known = self._known_call(node, function, name, given)
         if known is not None:
             return known
-        definition, owner, structure = self._called(function, text, len(given))
+        definition, owner, structure = self._called(function, text, given)
         if definition is not None and len(self.frames) < MAX_CALLS:
             return self._inlined(definition, node, text, given, owner, structure)
         values = [self.value(each) for each in given]
@@ -156,11 +158,10 @@ class Caller(Calculator):
             return self.retyped(self.value(given[0]), last)
         if last.startswith("__ld") and given:
             return self.load(self._at(self.value(given[0]), Value(0)), given[0])
-        if _WARP_CALLS.fullmatch(name) or (
-            function is not None and function.type == "field_expression" and "shfl" in name
-        ):
+        is_of_warp = name not in self.functions and _WARP_CALLS.fullmatch(name) is not None
+        if is_of_warp or (function is not None and function.type == "field_expression" and "shfl" in name):
             values = [self.value(each) for each in given]
-            is_whole = bool(values) and values[0].number in (0xFFFFFFFF, -1) and "shfl" in name
+            is_whole = bool(values) and values[0].number in (0xFFFFFFFF, -1) and _EXCHANGES.search(name) is not None
             self.warp_barrier(node, is_whole)
             is_shared = _VOTES.fullmatch(name) is not None or _is_broadcast(name, values)
             parts = self.exchanged(name, values, node)
@@ -217,7 +218,7 @@ class Caller(Calculator):
         )
 
     def _called(
-        self, function: Node | None, text: str, n_arguments: int
+        self, function: Node | None, text: str, given: list[Node]
     ) -> tuple[Definition | None, Cell | Place | None, str]:
         """Return the function of the file that is called, and the structure that a method belongs to."""
         is_method = function is not None and function.type == "field_expression"
@@ -229,9 +230,27 @@ class Caller(Calculator):
         owner = None if inner is None or not known or inner.type == "call_expression" else self.place(inner)
         structure = self._structure_of(owner)
         methods = known if structure else ()
-        own = next((each for each in methods if self._fits(each, n_arguments, structure)), None)
-        found = own or next((each for each in known if cell is None and _n_parameters(each) >= n_arguments), None)
+        own = next((each for each in methods if self._fits(each, len(given), structure)), None)
+        found = own or (self._overload(known, given) if cell is None else None)
         return found, None if own is None else owner, structure
+
+    def _overload(self, known: Iterable[Definition], given: list[Node]) -> Definition | None:
+        """Return the function that takes the arguments: of several, the one with most of their types."""
+        cells = [self.cell(self.source(each)) if each.type == "identifier" else None for each in given]
+        types = [None if cell is None else cell.type_text.strip() for cell in cells]
+
+        def n_equal(definition: Definition) -> int:
+            parameters = self._parameters_of(definition)
+            return sum(each.type_text.strip() == of for each, of in zip(parameters, types, strict=False))
+
+        found = [each for each in known if _n_parameters(each) >= len(given)]
+        return max(found, key=n_equal) if len(found) > 1 else next(iter(found), None)
+
+    def _parameters_of(self, definition: Definition) -> list[Variable]:
+        declarator, body = definition.declarator, definition.body
+        if declarator is None or body is None:
+            return []
+        return list(parameters_of(self.file.parsed, declarator, body))
 
     def _fits(self, definition: Definition, n_arguments: int, structure: str) -> bool:
         """Return whether the function is a method of the structure that takes so many arguments."""
@@ -258,7 +277,7 @@ class Caller(Calculator):
         declarator, body = definition.declarator, definition.body
         assert declarator is not None
         assert body is not None
-        parameters = list(parameters_of(self.file.parsed, declarator, body))
+        parameters = self._parameters_of(definition)
         scope = {each.name: self._passed(each, argument) for each, argument in zip(parameters, given, strict=False)}
         scope |= {each.name: Cell(self.fresh(), each.type_text) for each in parameters[len(given) :]}
         constants = self._constants_of(definition, text)
@@ -358,7 +377,9 @@ class Caller(Calculator):
             self.run(body)
             return
         entered, origins = self.threads(), self.origins
-        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), depth=len(self.frames) - 1)
+        loop = Loop(
+            node, [False] * self.n_threads, [False] * self.n_threads, len(self.splits), depth=len(self.frames) - 1
+        )
         loop.is_open, loop.n_exchanges = True, self.n_exchanges
         parsed, statement = head
         self.frames.append(Frame(parsed, declarator, True, [{}]))

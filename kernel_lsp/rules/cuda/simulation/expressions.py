@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ from kernel_lsp.rules.cuda.variables import type_bytes
 
 INDICES_OF_GROUPS = {"thread_index": "threadIdx", "group_index": "blockIdx", "dim_threads": "blockDim"}
 """Methods of a group that return an index of the block in three dims."""
+_ORDERING_PTX = re.compile(r"bar|fence|sync|wait")
 _PLACES = frozenset(("subscript_expression", "field_expression", "identifier", "qualified_identifier"))
 
 
@@ -51,6 +53,7 @@ class Calculator(Structures):
         self.readers = methods_of(type(self), "_value_of_")
         self.snippets: dict[str, tuple[ParsedCuda, Node | None]] = {}
         self.globals: dict[str, Cell] = {}
+        self.device_memories: dict[str, Memory] = {}
         self.of_indices: dict[str, bool] = {}
         self.loaded: dict[tuple, Value] = {}
         x, y, _ = block
@@ -82,8 +85,8 @@ class Calculator(Structures):
         """Watch what orders the threads of each warp. `is_whole` is True where a mask names all of them."""
 
     @abstractmethod
-    def forget(self) -> None:
-        """Order everything: a call that the simulation does not know may do so."""
+    def forget(self, is_ordered: bool = True) -> None:
+        """Take all shared memory for set and, with `is_ordered`, all accesses for ordered, as a call may do."""
 
     # values
 
@@ -141,7 +144,7 @@ class Calculator(Structures):
     _value_of_string_literal = _value_of_char_literal
 
     def _value_of_gnu_asm_expression(self, node: Node) -> Value:
-        self.forget()
+        self.forget(_ORDERING_PTX.search(self.source(node)) is not None)
         return UNKNOWN
 
     def _value_of_true(self, node: Node) -> Value:
@@ -217,12 +220,20 @@ class Calculator(Structures):
         left, right = node.child_by_field_id(fields.LEFT), node.child_by_field_id(fields.RIGHT)
         operator = node.child_by_field_id(fields.OPERATOR)
         sign = "" if operator is None else operator.type
+        if sign == "*" and left is not None and left.type == "template_function":
+            return self._compared(left, right)
         one = self.value(left)
         if sign in ("&&", "||"):
             return self._connected(sign, one, right)
         two = self.value(right)
         self.spend(self.n_threads if one.differs or two.differs else 1)
         return applied(sign, one, two)
+
+    def _compared(self, template: Node, right: Node | None) -> Value:
+        """Return ``i < n && x > *best``, which the grammar takes for a template with the arguments ``n && x``."""
+        arguments = template.child_by_field_id(fields.ARGUMENTS)
+        sides = (template.child_by_field_id(fields.NAME), *(arguments.named_children if arguments else ()))
+        return unknown(*map(self.value, sides), self.load(self._at(self.value(right), Value(0)), right or template))
 
     def _connected(self, sign: str, one: Value, right: Node | None) -> Value:
         """Return ``a && b``, where b is evaluated by the threads that a leaves."""
@@ -352,8 +363,11 @@ class Calculator(Structures):
             return Place(memory, Value(0), cell.value.width)
         return cell
 
-    def _global(self, name: str) -> Cell:
+    def _global(self, name: str) -> Cell | Place:
         """Return a name that no function declares: a constant, a macro, or a variable of the file."""
+        if name in self.file.device_variables:
+            memory = self.device_memories.setdefault(name, Memory(name, "global", 4, is_set=True))
+            return Place(memory, Value(0), 4)
         if name not in self.globals:
             self.globals[name] = Cell(self._global_value(name))
         return self.globals[name]

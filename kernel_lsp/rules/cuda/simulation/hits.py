@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 
+from tree_sitter import Node
+
 from kernel_lsp.rules.cuda.declare import hit
-from kernel_lsp.rules.cuda.model import Function
+from kernel_lsp.rules.cuda.model import Function, read_function
 from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, larger_shape_of, shape_of
 from kernel_lsp.rules.cuda.simulation.watcher import Fault, Watcher
+from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-Hits = Callable[[Function], Iterator[Hit]]
 MAX_SHAPES = 5
 """Maximum blocks that are tried where the text does not say how many threads there are."""
 MAX_CONDITION = 40
@@ -21,7 +23,8 @@ _MESSAGES = {
     ("KL202", "branch"): "`__syncthreads()` in divergent control flow: `{}` is not uniform across the block",
     ("KL202", "exact"): "`__syncthreads()` in divergent control flow: some threads of the block never reach it",
     ("KL203", "return"): "barrier after a divergent `return`: threads that left never reach it",
-    ("KL206", "exact"): "shuffle mask names inactive lanes: shuffle before the branch",
+    ("KL206", "branch"): "shuffle mask names inactive lanes: shuffle before the branch",
+    ("KL206", "return"): "shuffle mask names lanes that have returned: shuffle before the `return`",
     ("KL207", "unordered"): "missing `__syncthreads()`: another thread writes this element of shared memory above",
     ("KL207", "overtaken"): "missing `__syncthreads()`: other threads may still read the element that this overwrites",
     ("KL208", "round"): "missing barrier: the next iteration overwrites what other threads may still read",
@@ -38,7 +41,16 @@ _MESSAGES = {
 }
 
 
-def simulated_hits(function: Function, code: str, reported: Container[int] = ()) -> Iterator[Hit]:
+def _no_fixes(function: Function, fault: Fault) -> Iterable[QuickFix]:
+    return ()
+
+
+Fixes = Callable[[Function, Fault], Iterable[QuickFix]]
+
+
+def simulated_hits(
+    function: Function, code: str, fixes: Fixes = _no_fixes, reported: Container[int] = ()
+) -> Iterator[Hit]:
     """Yield the simulation's hits of one rule, except on lines that the rule has reported."""
     if not function.is_kernel and _is_called(function):
         return
@@ -47,28 +59,22 @@ def simulated_hits(function: Function, code: str, reported: Container[int] = ())
         line = fault.node.start_point[0]
         if fault.code == code and line not in reported and line not in lines:
             lines.add(line)
-            yield hit(function.file, fault.node, _message(fault))
+            yield hit(function.file, fault.node, _message(fault), *fixes(_holder(function, fault.node), fault))
 
 
-def and_simulated(code: str) -> Callable[[Hits], Hits]:
-    """Have a rule report the simulation's hits, too, on lines without one of its own."""
-
-    def decorate(hits: Hits) -> Hits:
-        def both(function: Function) -> Iterator[Hit]:
-            reported: set[int] = set()
-            for found in hits(function):
-                reported.add(found.range.start_line)
-                yield found
-            yield from simulated_hits(function, code, reported)
-
-        return both
-
-    return decorate
+def _holder(function: Function, node: Node) -> Function:
+    """Return the function whose body has the node: that which is simulated, or one that it calls."""
+    place, file = node.start_byte, function.file
+    if function.body.start_byte <= place < function.body.end_byte:
+        return function
+    around = (each for each in file.definitions if each.outer.start_byte <= place < each.outer.end_byte)
+    return next(filter(None, (read_function(each, file) for each in around)), function)
 
 
 def _is_called(function: Function) -> bool:
     """Return whether the file calls the function: it is then simulated with its callers."""
-    return function.file.parsed.mentions[function.name] > 1
+    file = function.file
+    return file.parsed.mentions[function.name] > len(file.functions_by_name.get(function.name, (function,)))
 
 
 def _message(fault: Fault) -> str:
@@ -86,7 +92,9 @@ def simulated(function: Function) -> tuple[Fault, ...]:
     return function.caches["simulated"][0]
 
 
-_MAY_BE_FAULTY = re.compile(r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[|(?:\.|->)\w+\[")
+_MAY_BE_FAULTY = re.compile(
+    r"shared|smem|sdata|sync|shfl|atomic|[-+*|&^]=|\+\+|--|\[[^\]]*\[|(?:[;{})]\s*\*\s*\w+|\[\d+\])\s*=[^=]|(?:\.|->)\w+\["
+)
 """Races, and arrays of structures, whose strides no other rule follows."""
 MAX_PLAIN_ACCESSES = 8
 

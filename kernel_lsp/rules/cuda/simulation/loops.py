@@ -9,7 +9,7 @@ from itertools import pairwise
 from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
-from kernel_lsp.rules.cuda.simulation.machine import Loop, Machine, Split
+from kernel_lsp.rules.cuda.simulation.machine import MAX_OPERATIONS, Loop, Machine, Split
 from kernel_lsp.rules.cuda.simulation.values import (
     DATA,
     FOREIGN,
@@ -38,19 +38,18 @@ class Looper(Machine):
         initializer = node.child_by_field_name("initializer")
         self.run(initializer)
         update = node.child_by_field_name("update")
-        self._loop(node.child_by_field_id(fields.CONDITION), node.child_by_field_id(fields.BODY), update)
+        self._loop(node, node.child_by_field_id(fields.CONDITION), update)
         self.frame.scopes.pop()
 
     def _run_while_statement(self, node: Node) -> None:
         self.frame.scopes.append({})
         clause = node.child_by_field_id(fields.CONDITION)
         condition = clause.named_children[-1] if clause is not None and clause.named_children else clause
-        self._loop(condition, node.child_by_field_id(fields.BODY), None)
+        self._loop(node, condition, None)
         self.frame.scopes.pop()
 
     def _run_do_statement(self, node: Node) -> None:
-        body = node.child_by_field_id(fields.BODY)
-        self._loop(node.child_by_field_id(fields.CONDITION), body, None, is_behind=True)
+        self._loop(node, node.child_by_field_id(fields.CONDITION), None, is_behind=True)
 
     def _run_for_range_loop(self, node: Node) -> None:
         name = node.child_by_field_id(fields.DECLARATOR)
@@ -60,9 +59,9 @@ class Looper(Machine):
         self.run(node.child_by_field_id(fields.BODY))
         self.frame.scopes.pop()
 
-    def _loop(self, condition: Node | None, body: Node | None, update: Node | None, is_behind: bool = False) -> None:
-        entered, origins = self.threads(), self.origins
-        loop = Loop([False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
+    def _loop(self, node: Node, condition: Node | None, update: Node | None, is_behind: bool = False) -> None:
+        entered, origins, body = self.threads(), self.origins, node.child_by_field_id(fields.BODY)
+        loop = Loop(node, [False] * self.n_threads, [False] * self.n_threads, len(self.splits), 0, len(self.frames) - 1)
         loop.n_exchanges = self.n_exchanges
         self.loops.append(loop)
         n_conditions = len(self.conditions)
@@ -76,6 +75,7 @@ class Looper(Machine):
             loop.round_ = round_
             self.run(body)
             self.mask = self.threads()
+            self.splits[loop.splits :] = [split for split in self.splits[loop.splits :] if not split.is_of_round]
             if any(loop.continued):
                 self.mask = list(map(operator.or_, self.mask, loop.continued))
                 loop.continued = [False] * self.n_threads
@@ -83,7 +83,7 @@ class Looper(Machine):
                 break
             if update is not None:
                 self._step(update, n_conditions)
-                n_repeated = MAX_EXCHANGING_ROUNDS if self.needs_all_rounds(loop) else MAX_REPEATED_ROUNDS
+                n_repeated = MAX_EXCHANGING_ROUNDS if self.needs_all_rounds(loop) else self._n_repeated()
                 if round_ == n_repeated and condition is not None:
                     self._skip_to_last(condition, update)
             loop.is_open = loop.is_open or condition is None
@@ -99,6 +99,10 @@ class Looper(Machine):
         self.mask = [a and not b for a, b in zip(entered, returned, strict=True)]
         if all(self.mask):
             self.mask = None
+
+    def _n_repeated(self) -> int:
+        """Return the iterations of an even loop before its last one: fewer once much of the budget is spent."""
+        return MAX_REPEATED_ROUNDS if self.n_operations < MAX_OPERATIONS // 4 else 0
 
     def _step(self, update: Node, n_conditions: int) -> None:
         """Run the update of a loop as the threads see it that go on: within the loop there are no others."""
@@ -198,7 +202,7 @@ class Looper(Machine):
             self.splits.append(Split(clause or node, len(self.frames), value.is_of_warps))
         self.origins |= value.origins
         self.conditions.append(unknown(value))
-        self.loops.append(Loop([False] * self.n_threads, [False] * self.n_threads, 0))
+        self.loops.append(Loop(node, [False] * self.n_threads, [False] * self.n_threads, 0))
         path = self.path
         cases = [] if body is None else body.named_children
         for place, case in enumerate(cases):

@@ -19,8 +19,10 @@ from kernel_lsp.rules.cuda.simulation.values import (
     DATA,
     ELECTED,
     FOREIGN,
+    GUESSED,
     SIZE,
     UNKNOWN,
+    WARP,
     Cell,
     Mask,
     Memory,
@@ -35,8 +37,8 @@ from kernel_lsp.rules.cuda.simulation.values import (
 )
 from kernel_lsp.rules.cuda.variables import Variable, type_bytes, variables_of
 
-MAX_OPERATIONS = 200_000
-"""Maximum operations of single threads per kernel, about 30 ms."""
+MAX_OPERATIONS = 300_000
+"""Maximum operations of single threads per kernel, about 45 ms."""
 MAX_CALLS = 8
 INTEGERS = re.compile(r"\b(?:unsigned|int|long|short|char|size_t|u?int\d+_t|uint|bool|ptrdiff_t)\b")
 _FLOATS = re.compile(r"float|double|half")
@@ -54,6 +56,10 @@ class Split:
     condition: Node
     depth: int
     is_of_warps: bool
+    is_of_round: bool = False
+    """True for a `continue`, behind which the threads meet again."""
+    is_exact: bool = False
+    """True where the threads' own indices decide, whatever the sizes are."""
 
 
 @dataclass(slots=True)
@@ -80,6 +86,7 @@ class Frame:
 class Loop:
     """The threads that a loop's body has left, or left for its next iteration."""
 
+    node: Node
     broken: list[bool]
     continued: list[bool]
     splits: int
@@ -237,6 +244,21 @@ class Machine(ABC):
     def _run_init_statement(self, node: Node) -> None:
         self._run_else_clause(node)
 
+    def _run_preproc_ifdef(self, node: Node) -> None:
+        """Run both sides of an `#if`: all threads share its condition, which the text does not say."""
+        condition = node.child_by_field_id(fields.CONDITION) or node.child_by_field_id(fields.NAME)
+        other = node.child_by_field_id(fields.ALTERNATIVE)
+        inner = [each for each in node.named_children if each not in (condition, other)]
+
+        def then() -> None:
+            for each in inner:
+                self.run(each)
+
+        self._both(Value(None), condition or node, then, lambda: self.run(other), node)
+
+    _run_preproc_if = _run_preproc_elif = _run_preproc_ifdef
+    _run_preproc_else = _run_else_clause
+
     def _run_declaration(self, node: Node) -> None:
         for variable in variables_of(self.frame.parsed, node, node):
             self.declare(variable.name, self.declared(variable))
@@ -332,9 +354,9 @@ class Machine(ABC):
             self._both(value, condition, then, other, node)
         else:
             taken = truths(value.number, self.n_threads)
-            may_split = value.differs and bool(value.origins & (SIZE | BLOCK | DATA)) and not value.origins & FOREIGN
-            self._note_exits(value, condition, node, may_split)
-            self._push(value, condition, may_split)
+            split = self._split_of(value, condition, taken)
+            self._note_exits(split, node)
+            self._push(split)
             self.mask = self.narrowed(taken)
             if self.is_active():
                 then()
@@ -343,7 +365,7 @@ class Machine(ABC):
             self.mask = self.narrowed(list(map(operator.not_, taken)))
             if self.is_active():
                 other()
-            self._pop(may_split)
+            self._pop(split)
             self.mask = None if first is None or self.mask is None else list(map(operator.or_, first, self.mask))
             if self.mask is not None and all(self.mask):
                 self.mask = None
@@ -355,8 +377,9 @@ class Machine(ABC):
         before, key = self.mask, self.source(condition)
         known = dict(self.path).get(key)
         may_split = value.differs and not value.origins & FOREIGN
-        self._note_exits(value, condition, node, may_split)
-        self._push(value, condition, may_split)
+        split = Split(condition, len(self.frames), value.is_of_warps) if may_split else None
+        self._note_exits(split, node)
+        self._push(split)
         path = self.path
         for is_true, side in ((True, then), (False, other)):
             if known is None or known is is_true:
@@ -365,26 +388,45 @@ class Machine(ABC):
                     self.mask = self.narrowed(value.possible)
                 self.path = path if value.differs else (*path, (key, is_true))
                 side()
-        self._pop(may_split)
+        self._pop(split)
         self.mask = before
 
-    def _push(self, value: Value, condition: Node, may_split: bool) -> None:
-        if may_split:
-            self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
+    def _split_of(self, value: Value, condition: Node, taken: list[bool]) -> Split | None:
+        """Return how a condition with known numbers divides the block; None where all its threads go one way."""
+        if not value.differs or value.origins & FOREIGN:
+            return None
+        if value.origins & (SIZE | BLOCK | DATA):
+            return Split(condition, len(self.frames), value.is_of_warps)
+        if (
+            value.origins & GUESSED
+            or len({side for side, is_active in zip(taken, self.threads(), strict=True) if is_active}) < 2
+        ):
+            return None
+        return Split(condition, len(self.frames), not self.splits_warps(taken), is_exact=True)
 
-    def _pop(self, may_split: bool) -> None:
-        if may_split:
+    def splits_warps(self, mask: Mask) -> bool:
+        warps = range(0, self.n_threads, WARP)
+        return mask is not None and any(len(set(mask[first : first + WARP])) == 2 for first in warps)
+
+    def _push(self, split: Split | None) -> None:
+        if split is not None:
+            self.splits.append(split)
+
+    def _pop(self, split: Split | None) -> None:
+        if split is not None:
             self.splits.pop()
 
-    def _note_exits(self, value: Value, condition: Node, node: Node, may_split: bool) -> None:
+    def _note_exits(self, split: Split | None, node: Node) -> None:
         """Note that some threads may leave the function, or the loop, in a branch."""
-        if not may_split:
+        if split is None:
             return
         text = self.source(node)
         if "return" in text and any(each.type == "return_statement" for each in _descendants(node)):
-            self.frame.left.append(Split(condition, len(self.frames), value.is_of_warps))
-        if self.loops and ("break" in text or "continue" in text) and _leaves_loop(node):
-            self.splits.append(Split(condition, len(self.frames), value.is_of_warps))
+            self.frame.left.append(split)
+        if self.loops and "break" in text and _has_exit(node, "break_statement"):
+            self.splits.append(split)
+        elif self.loops and "continue" in text and _has_exit(node, "continue_statement"):
+            self.splits.append(replace(split, is_of_round=True))
 
     def _is_unsure(self) -> bool:
         return any(value.is_open for value in self.conditions)
@@ -447,12 +489,12 @@ def _descendants(node: Node) -> Iterator[Node]:
             waiting += each.named_children
 
 
-def _leaves_loop(branch: Node) -> bool:
+def _has_exit(branch: Node, kind: str) -> bool:
     """Return whether a `break` or `continue` in the branch ends the iteration around it."""
     waiting = list(branch.named_children)
     while waiting:
         each = waiting.pop()
-        if each.type in ("break_statement", "continue_statement"):
+        if each.type == kind:
             return True
         if each.type not in ("for_statement", "while_statement", "do_statement", "switch_statement"):
             waiting += each.named_children

@@ -276,7 +276,8 @@ def applied(sign: str, left: Value, right: Value) -> Value:
     one, two = left.number, right.number
     if operation is None or one is None or two is None or not _is_defined(sign, one, two):
         found = unknown(left, right)
-        found.is_own = found.is_own or (sign in "+-|" and (isinstance(one, list) or isinstance(two, list)))
+        known = left if isinstance(one, list) else right
+        found.is_own = found.is_own or (sign in "+-|" and isinstance(known.number, list) and not known.origins & MIXED)
         return found
     number: Number
     if isinstance(one, list):

@@ -48,12 +48,14 @@ MAX_ACCESSES = 32
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault: the code of its rule, where it is, and what its message needs."""
+    """A fault: the code of its rule, where it is, and what its message and its fix need."""
 
     code: str
     node: Node
     kind: str
     detail: str = ""
+    cause: Node | None = None
+    """The other access of a race, its loop, or the condition of a `return`."""
 
 
 class Watcher(Caller):
@@ -135,8 +137,8 @@ class Watcher(Caller):
                 return tuple(found) if found else (self.root.body,)
         return (*found, node)
 
-    def note(self, code: str, node: Node, kind: str, detail: str = "") -> None:
-        self.faults.setdefault((code, node.start_byte), Fault(code, node, kind, detail))
+    def note(self, code: str, node: Node, kind: str, detail: str = "", cause: Node | None = None) -> None:
+        self.faults.setdefault((code, node.start_byte), Fault(code, node, kind, detail, cause))
 
     # barriers
 
@@ -155,9 +157,11 @@ class Watcher(Caller):
         for frame in self.frames:
             for split in frame.left:
                 if not split.is_of_warps:
-                    self.note("KL203", sites[min(split.depth, len(sites)) - 1], "return", self._text_of(split))
+                    site = sites[min(split.depth, len(sites)) - 1]
+                    self.note("KL203", site, "return", self._text_of(split), split.condition)
                     return
-        if self.shape.is_known and self.mask is not None and not all(self.mask) and not self._left_whole_warps():
+        is_sure = self.shape.is_known or not self.origins & GUESSED
+        if is_sure and self.mask is not None and not all(self.mask) and not self._left_whole_warps():
             self.note("KL202", sites[0], "exact")
 
     def _text_of(self, split: Split) -> str:
@@ -176,22 +180,26 @@ class Watcher(Caller):
         if not is_whole or self.n_threads % WARP:
             return
         sites = self.sites(node)
-        for split in self.splits:
-            if not split.is_of_warps and not self.file.fits_its_launches and self.block[1] == 1:
-                self.note("KL206", sites[min(split.depth, len(sites)) - 1], "exact")
-        is_split = self.shape.is_known and self._splits_warps(self.mask)
+        left = [split for frame in self.frames for split in frame.left]
+        for kind, splits in (("branch", self.splits), ("return", left)):
+            if any(self._leaves_lanes(split) for split in splits):
+                split = next(filter(self._leaves_lanes, splits))
+                self.note("KL206", sites[min(split.depth, len(sites)) - 1], kind)
+        is_split = self.shape.is_known and self.splits_warps(self.mask)
         if is_split and not any(self.frames[0].returned):
-            inner = (depth for depth, frame in enumerate(self.frames[1:]) if self._splits_warps(frame.entered))
-            self.note("KL206", sites[min(next(inner, len(sites)), len(sites) - 1)], "exact")
+            inner = (depth for depth, frame in enumerate(self.frames[1:]) if self.splits_warps(frame.entered))
+            self.note("KL206", sites[min(next(inner, len(sites)), len(sites) - 1)], "branch")
 
-    def _splits_warps(self, mask: list[bool] | None) -> bool:
-        warps = range(0, self.n_threads, WARP)
-        return mask is not None and any(len(set(mask[first : first + WARP])) == 2 for first in warps)
+    def _leaves_lanes(self, split: Split) -> bool:
+        """Return whether some lanes of a warp go another way: in a block of one dim, unless sizes fit the blocks."""
+        return not split.is_of_warps and self.block[1] == 1 and (split.is_exact or not self.file.fits_its_launches)
 
-    def forget(self) -> None:
+    def forget(self, is_ordered: bool = True) -> None:
         for memory in (*self.memories.values(), *self.shared_memories.values()):
-            memory.accesses.clear()
-            memory.is_set, memory.is_racing = True, False
+            memory.is_set = True
+            if is_ordered:
+                memory.accesses.clear()
+                memory.is_racing = False
 
     # contributions of threads to reductions
 
@@ -327,7 +335,7 @@ class Watcher(Caller):
             self._check_update(place, node, value)
         if kind == "lock":
             memory.is_volatile = True
-        if memory.is_racing or memory.is_volatile or self.n_threads <= WARP:
+        if memory.is_racing or memory.is_volatile or self.n_threads < WARP:
             return
         address = place.address
         number = address.number
@@ -388,7 +396,6 @@ class Watcher(Caller):
                 and other.address is not None
                 and isinstance(other.address, list)
                 and old.sites != new.sites
-                and "read" in (old.kind, new.kind, "atomic" if "atomic" in (old.kind, new.kind) else "")
             )
         if old.width != new.width:
             return False
@@ -430,17 +437,17 @@ class Watcher(Caller):
         if depth == 0 and old.sites[0].id == new.sites[0].id:
             node = new.sites[-1]
         changed = [loop for loop, round_ in old.rounds.items() if new.rounds.get(loop, round_) != round_]
-        is_later = bool(changed)
+        is_later, cause = bool(changed), old.sites[min(depth, len(old.sites) - 1)]
         if is_later:  # the barrier is missing in the loop
-            depth = next(loop.depth for loop in (*self.outer_loops, *self.loops) if id(loop) == changed[0])
-            node = new.sites[min(depth, len(new.sites) - 1)]
+            loop = next(loop for loop in (*self.outer_loops, *self.loops) if id(loop) == changed[0])
+            node, cause = new.sites[min(loop.depth, len(new.sites) - 1)], loop.node
         new_memory.is_racing = True
         kind = (
             ("round" if old.kind == "read" else "step")
             if is_later
             else ("overtaken" if old.kind == "read" else "unordered")
         )
-        self.note("KL208" if is_later else "KL207", node, kind, "")
+        self.note("KL208" if is_later else "KL207", node, kind, "", cause)
 
     # updates
 

@@ -11,7 +11,6 @@ from tree_sitter import Node
 
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.names import names_in_text
 from kernel_lsp.rules.cuda.outline import MAX_DEPTH
 from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.rule import words
@@ -71,24 +70,6 @@ def growth(function: Function, node: Node | None, depth: int = 0) -> Growth:
         cache[meaning] = Stride.UNKNOWN  # guard against a name defined by itself
         known = cache[meaning] = _new_growth(function, node, depth)
     return known
-
-
-def is_warp_uniform(function: Function, node: Node) -> bool:
-    """Return whether a condition compares only numbers of warps, sizes and other values that a warp's lanes share."""
-    names = [name for name in function.names_in(node) if name in possible_names(function)]
-    values = [value for name in names for variable in function.named(name) for value in values_of(variable)]
-    is_of_warps = bool(values) or names == ["meta_group_rank"]
-    return is_of_warps and "threadIdx" not in names and all(_is_of_warp(function, value) for value in values)
-
-
-_WARP_NUMBER = re.compile(r"threadIdx\.x\s*(?:/\s*(?:32|warpSize|WARP_SIZE|kWarpSize)\b|>>\s*5\b)|meta_group_rank")
-
-
-def _is_of_warp(function: Function, value: Node) -> bool:
-    text = _WARP_NUMBER.sub("", function.source(value))
-    return "threadIdx" not in text and not any(
-        name in possible_names(function) for name in names_in_text(text) if function.named(name)
-    )
 
 
 def summed(left: Growth, right: Growth, operator: str) -> Growth:

@@ -10,11 +10,10 @@ from tree_sitter import Node
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.bounds.thread_range import bare
 from kernel_lsp.rules.cuda.declare import ERROR, THREAD_WORDS, WARNING, conditions_around, declare, hit
-from kernel_lsp.rules.cuda.kernel_texts import FULL_WARP
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CONDITIONAL_COMPILATION
-from kernel_lsp.rules.cuda.simulation.hits import and_simulated
-from kernel_lsp.rules.cuda.threads.threads import WARP, growth, is_read_from_memory, may_depend_on_thread
+from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.threads.threads import may_depend_on_thread
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
@@ -148,22 +147,8 @@ def partial_mask(function: Function) -> Iterator[Hit]:
     }
     """,
 )
-@and_simulated("KL206")
 def divergent_shuffle(function: Function) -> Iterator[Hit]:
-    file = function.file
-    for call in function.calls:
-        name, arguments = function.callee(call), function.arguments(call)
-        is_full = name in _EXCHANGES and bool(arguments) and function.constant(arguments[0]) == _FULL_MASK
-        if not is_full and not FULL_WARP.search(file.device_texts.get(name, "")):
-            continue
-        if any(_splits_warp(function, condition) for condition in conditions_around(function, call)):
-            yield hit(file, call, "shuffle mask names inactive lanes: shuffle before the branch")
-        elif not file.fits_its_launches and any(
-            _splits_last_warp(function, branch) for branch in function.branches_around(call)
-        ):
-            yield hit(file, call, "shuffle mask names lanes beyond the size: shuffle before the branch")
-        elif not file.fits_its_launches and _follows_return_of_lanes(function, call):
-            yield hit(file, call, "shuffle mask names lanes that have returned: shuffle before the `return`")
+    yield from simulated_hits(function, "KL206")
 
 
 @declare(
@@ -208,57 +193,6 @@ def _is_conditionally_compiled(function: Function, node: Node) -> bool:
     """Return whether an `#if` contains the node, which is code for other compilers or older hardware."""
     is_inside = any(parent.type.startswith(CONDITIONAL_COMPILATION) for parent in function.around(node))
     return is_inside or function.definition.is_conditionally_compiled
-
-
-def _splits_warp(function: Function, condition: Node) -> bool:
-    """Return whether the condition provably diverges within a warp: ``lane < 16``, ``threadIdx.x == 0``."""
-    comparison = condition.named_children[0] if condition.type == "condition_clause" else condition
-    if comparison.type != "binary_expression":
-        return False
-    left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
-    limit = function.constant(right)
-    if limit is None and left is not None and right is not None and function.operator(comparison) in ("<", "<="):
-        return _is_lane(function, left) and is_read_from_memory(function, right)
-    if left is None or limit is None or function.operator(comparison) not in ("<", "<=", "==", ">", ">="):
-        return False
-    if not _is_lane(function, left):
-        return False
-    return function.operator(comparison) == "==" or (limit + (function.operator(comparison) in ("<=", ">"))) % WARP != 0
-
-
-def _splits_last_warp(function: Function, branch: Node, operator: str = "<") -> bool:
-    """Return whether an `if` or a loop bounds an index across the grid, one element for each lane: ``if (i < n)``. The
-    last warp is split unless n is a multiple of 32."""
-    condition = branch.child_by_field_id(fields.CONDITION) if branch.type != "switch_statement" else None
-    comparison = condition
-    if comparison is not None and comparison.type == "condition_clause":
-        comparison = comparison.named_children[0] if comparison.named_children else None
-    if comparison is None or comparison.type != "binary_expression" or function.operator(comparison) != operator:
-        return False
-    left, right = comparison.child_by_field_id(fields.LEFT), comparison.child_by_field_id(fields.RIGHT)
-    variable = function.variable(left)
-    is_of_grid = variable is not None and variable.value is not None and "blockIdx" in function.source(variable.value)
-    is_size = function.variable(right) in function.parameters and not may_depend_on_thread(function, right)
-    return is_of_grid and is_size and growth(function, left) == 1
-
-
-def _follows_return_of_lanes(function: Function, call: Node) -> bool:
-    """Return whether ``if (i >= n) return;`` precedes the call."""
-    ends = (node for node in function.returns if node.end_byte <= call.start_byte)
-    branches = (next(function.branches_around(node), None) for node in ends)
-    return any(
-        branch is not None and branch.type == "if_statement" and _splits_last_warp(function, branch, ">=")
-        for branch in branches
-    )
-
-
-def _is_lane(function: Function, node: Node) -> bool:
-    """Return whether the node is the lane index: `threadIdx.x`, a name for it, or ``threadIdx.x % 32``."""
-    variable = function.variable(node)
-    if variable is not None and not variable.writes and variable.value is not None:
-        node = variable.value
-    text = function.source(node).replace(" ", "").strip("()")
-    return text in ("threadIdx.x", "threadIdx.x%32", "threadIdx.x&31", "threadIdx.x%warpSize", "threadIdx.x&0x1f")
 
 
 def _step(function: Function, write: Node) -> Node:
