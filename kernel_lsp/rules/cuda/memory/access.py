@@ -11,26 +11,21 @@ from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.declare import INFORMATION, WARNING, declare, hit, rewrite
 from kernel_lsp.rules.cuda.kernel_texts import assigned
 from kernel_lsp.rules.cuda.members import members_of_parameter
-from kernel_lsp.rules.cuda.memory.pointers import index_of
 from kernel_lsp.rules.cuda.model import Function
 from kernel_lsp.rules.cuda.outline import CudaFile as File
 from kernel_lsp.rules.cuda.simulation.hits import simulated_hits
+from kernel_lsp.rules.cuda.simulation.watcher import Fault
 from kernel_lsp.rules.cuda.threads.threads import (
     BLOCK_SOURCES,
     THREAD_SOURCES,
     block_names,
-    growth,
     is_loop_variable,
     thread_names,
 )
-from kernel_lsp.rules.cuda.variables import Variable, type_bytes
+from kernel_lsp.rules.cuda.variables import Variable
 from kernel_lsp.rules.finding import QuickFix
 from kernel_lsp.rules.rule import Hit
 
-N_BANKS = 32
-BANK_BYTES = 4
-"""Width of a shared-memory bank in bytes. There are 32 banks (CUDA C++ Programming Guide, compute capability 5.x and
-later)."""
 MAX_BLOCK_THREADS = 1024
 """A block's index times a constant of at most as much counts threads, as `blockIdx.x * blockDim.x` does."""
 _NARROW_INDICES = ("int", "int32_t", "unsigned", "unsigned int", "uint32_t")
@@ -69,24 +64,7 @@ _GRID_NAMES = frozenset(("blockIdx", "blockDim", "gridDim", "threadIdx"))
     """,
 )
 def bank_conflict(function: Function) -> Iterator[Hit]:
-    file = function.file
-    reported: set[str] = set()
-    lines: set[int] = set()
-    is_full = any(_has_full_rows(function, variable) for variable in function.all_variables())
-    for subscript in function.subscripts if is_full else ():
-        row = subscript.child_by_field_id(fields.ARGUMENT)
-        if row is None or row.type != "subscript_expression":
-            continue
-        tile = function.variable(row.child_by_field_id(fields.ARGUMENT))
-        if tile is None or tile.name in reported or not _has_full_rows(function, tile):
-            continue
-        if growth(function, index_of(row)) == 1 and growth(function, index_of(subscript)) == 0:
-            reported.add(tile.name)
-            message = "bank conflict: the 32 threads of a warp read one bank, pad the row by one element"
-            lines.add(subscript.start_point[0])
-            yield hit(file, subscript, message, *_padding_fix(function, tile))
-    if not reported:
-        yield from simulated_hits(function, "KL211", reported=lines)
+    yield from simulated_hits(function, "KL211", _padding_fix)
 
 
 @declare(
@@ -296,18 +274,12 @@ MAX_STEPS = 8
 _WIDE_CAST = re.compile(rf"(?:static_cast<\s*(?P<type>{_WIDE})\s*>|\(?(?P<old>{_WIDE})\)?)\s*\(?\s*(?P<name>\w+)\s*\)?")
 
 
-def _has_full_rows(function: Function, tile: Variable) -> bool:
-    """Return whether a shared array of 4-byte elements has rows that span all banks."""
-    if not tile.is_shared or len(tile.sizes) < 2 or type_bytes(tile.element) != BANK_BYTES:
-        return False
-    width = function.constant(tile.sizes[-1])
-    return width is not None and width > 0 and width % N_BANKS == 0
-
-
-def _padding_fix(function: Function, tile: Variable) -> tuple[QuickFix, ...]:
+def _padding_fix(function: Function, fault: Fault) -> tuple[QuickFix, ...]:
     """Return a fix that pads each row by one element, if the tile is only used with all its indices."""
-    size = tile.sizes[-1]
-    if size is None:
+    row = fault.node.child_by_field_id(fields.ARGUMENT)
+    tile = None if row is None else function.variable(row.child_by_field_id(fields.ARGUMENT))
+    size = tile.sizes[-1] if tile is not None and len(tile.sizes) > 1 else None
+    if tile is None or size is None:
         return ()
     edit = function.file.parsed.insert(size.end_byte, " + 1")
     new_text = f"{function.source(size)} + 1"

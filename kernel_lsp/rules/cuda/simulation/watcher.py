@@ -330,7 +330,7 @@ class Watcher(Caller):
     def _access_shared(self, place: Place, kind: str, node: Node, value: Value | None) -> None:
         memory = place.memory
         self.memories.setdefault(id(memory), memory)
-        self._check_set(place, kind, node)
+        self._check_set(place, kind, node, value)
         if kind == "write":
             self._check_update(place, node, value)
         if kind == "lock":
@@ -356,9 +356,11 @@ class Watcher(Caller):
         if len(memory.accesses) < MAX_ACCESSES and not any(is_same(old, new) for old in memory.accesses):
             memory.accesses.append(new)
 
-    def _check_set(self, place: Place, kind: str, node: Node) -> None:
-        """Note reads of elements that nothing has set."""
+    def _check_set(self, place: Place, kind: str, node: Node, value: Value | None) -> None:
+        """Note reads of elements that nothing has set, by ``+=`` or otherwise."""
         memory, number = place.memory, place.address.number
+        if kind == "write" and value is not None and _key_of(place) in value.loads:
+            return
         if kind == "write":
             is_exact = number is not None and not place.address.origins and not self.origins
             if not is_exact or place.member or place.width != memory.width:
@@ -454,7 +456,7 @@ class Watcher(Caller):
     def _check_update(self, place: Place, node: Node, value: Value | None) -> None:
         """Note updates of one element by several threads, or by each block, that are no atomic operation."""
         memory, address = place.memory, place.address
-        key = (id(memory), key_of(address), place.member)
+        key = _key_of(place)
         control = frozenset().union(*(each.loads for each in self.conditions)) if self.conditions else frozenset()
         if value is None or key not in value.loads | control or memory.is_volatile or self.has_lock:
             return
@@ -496,6 +498,11 @@ class Watcher(Caller):
         if (place.address.origins | self.origins) & (DATA | CHOSEN) or "==" in self.root.text:
             return False
         return any(value.origins & along and not place.address.origins & along for along in ALONG)
+
+
+def _key_of(place: Place) -> tuple:
+    """Return the key of an element among the loads of a value."""
+    return id(place.memory), key_of(place.address), place.member
 
 
 def _is_member_access(node: Node) -> bool:
