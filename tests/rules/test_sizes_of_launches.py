@@ -361,3 +361,48 @@ void runN(float *x) { zeroN<<<196, 256>>>(x, 50000, 60000); }
     text = "".join(pair.replace("N", str(number)) for number in range(20))
     found = [finding.message for finding in cuda.check(text) if finding.code == "KL256"]
     assert found == ["grid has 50176 threads for the 60000 elements of `60000`"] * 20
+
+
+NAMESAKES = """
+namespace left {
+__global__ void shift(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float tile[256];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+}
+namespace right {
+__global__ void shift(const float* __restrict__ x, float* __restrict__ out) {
+    __shared__ float tile[512];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+__global__ void shift(const float* __restrict__ x, float* __restrict__ out, int n) {
+    __shared__ float tile[128];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x < n) out[threadIdx.x] = tile[threadIdx.x];
+}
+}
+cudaError_t run(const float* x, float* out, int n) {
+    LAUNCH;
+    return cudaGetLastError();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("launch", "lines"),
+    [
+        ("left::shift<<<1, 256>>>(x, out)", set()),
+        ("left::shift<<<1, 512>>>(x, out)", {4, 6}),
+        ("right::shift<<<1, 512>>>(x, out)", set()),
+        ("right::shift<<<1, 256>>>(x, out, n)", {18}),
+        ("shift<<<1, 1024>>>(x, out)", set()),
+    ],
+)
+def test_a_launch_is_of_the_kernel_of_its_namespace_and_parameters(launch: str, lines: set[int]) -> None:
+    found = cuda.check(NAMESAKES.replace("LAUNCH", launch))
+    assert {each.range.start_line for each in found if each.code in ("KL218", "KL238")} == lines

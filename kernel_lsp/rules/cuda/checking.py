@@ -91,7 +91,7 @@ def check(text: str, *, tree: ParsedCuda | None = None, soon: Soon | None = None
         if soon is not None and is_more and monotonic() > next_s:
             _tell(soon, [*functions, *reading.known_behind(function)], parsed)
             next_s = monotonic() + AGAIN_S
-    facts = FileFacts(tuple(functions), read_plan(file), attributed(text))
+    facts = FileFacts(tuple(functions), read_plan(file), attributed(text), file.launched)
     found = [finding for function in functions for finding in function.findings]
     found += [finding for check in FILE_CHECKS for finding in check.findings(facts)]
     return _shown(_reported_once(found), parsed)
@@ -192,6 +192,7 @@ class _Reading:
         return (
             self.is_full,
             text,
+            self.file.key_of(definition),
             self.simulated_with(definition, text, helpers),
             column,
             outer.has_error,
@@ -213,15 +214,13 @@ class _Reading:
         depends on functions that allocate, copy, free and check for it."""
         if b"__global__" not in text and b"__device__" not in text:
             return tuple(each for each in helpers if any(word in each for word in _READ_BY_HOST_RULES))
-        name = definition.plain_name if self.file.launch_shapes else None
-        shapes = () if name is None else self.file.launch_shapes.get(self.file.source(name), ())
-        return shapes, tuple(map(_without_layout, helpers))
+        shapes = self.file.launch_shapes
+        return shapes.get(self.file.key_of(definition), ()) if shapes else (), tuple(map(_without_layout, helpers))
 
     def repeated(self, definition: Definition) -> tuple[RepeatedArgument, ...]:
         """Return the buffers that launches of the kernel pass twice."""
         known = self.file.repeated_arguments
-        name = definition.plain_name if known else None
-        return () if name is None else known.get(self.file.source(name), ())
+        return known.get(self.file.key_of(definition), ()) if known else ()
 
     def read(self, definition: Definition) -> Facts:
         """Return the facts with the findings of all rules, as long as more findings can be shown."""
@@ -262,6 +261,7 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
     types = type_parameters(file.parsed.text)
     tables: tuple[Iterable, ...] = (
         *(file.constants.items(), file.declared, file.unchecked_kernels, file.tail_checked_kernels),
+        file.kernels_by_key,
         *(file.dynamic_shared_bytes, file.kernels_of_shortened_sizes, file.unreset_totals, file.accumulators),
         *(file.constant_arrays.items(), file.structure_bytes.items(), file.device_symbols),
         *(
@@ -284,7 +284,8 @@ def _facts_by_name(file: CudaFile) -> dict[str, tuple]:
     found: dict[str, list] = {}
     for place, table in enumerate(tables):
         for row in table:
-            found.setdefault(row if isinstance(row, str) else row[0], []).append((place, row))
+            name = row if isinstance(row, str) else row[0]
+            found.setdefault(name.partition("(")[0].rpartition("::")[2] or name, []).append((place, row))
     return {name: tuple(sorted(rows, key=repr)) for name, rows in found.items()}
 
 

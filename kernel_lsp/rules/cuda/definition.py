@@ -14,8 +14,9 @@ MAX_DECLARATORS = 60
 class Definition:
     """A function definition in the outline. `outer` is its template declaration, or the definition itself."""
 
-    def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool) -> None:
+    def __init__(self, node: Node, outer: Node, is_conditionally_compiled: bool, namespace: str = "") -> None:
         self.node, self.outer, self.is_conditionally_compiled = node, outer, is_conditionally_compiled
+        self.namespace = namespace
 
     @once
     def declarator(self) -> Node | None:
@@ -27,6 +28,11 @@ class Definition:
         """The function's name if it is a single unqualified identifier."""
         name = None if self.declarator is None else self.declarator.child_by_field_id(fields.DECLARATOR)
         return name if name is not None and name.type == "identifier" else None
+
+    @once
+    def n_parameters(self) -> int:
+        declared = None if self.declarator is None else self.declarator.child_by_field_id(fields.PARAMETERS)
+        return 0 if declared is None else sum(child.type != "comment" for child in declared.named_children)
 
     @once
     def body(self) -> Node | None:

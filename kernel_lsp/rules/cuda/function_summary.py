@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -38,9 +38,11 @@ NOWHERE = TextRange(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """The facts of one launch. `kernel` has no namespace and no template arguments. An unknown size is None."""
+    """The facts of one launch. `kernel` is the key of its kernel, empty where several fit, and `name` what the text
+    calls it. An unknown size is None."""
 
     kernel: str
+    name: str
     block: Block | None
     shared_bytes: int | None
     range: TextRange
@@ -86,6 +88,7 @@ class FunctionFacts:
     without a stated number. `static_shared_bytes` is a lower bound."""
 
     name: str
+    key: str
     name_range: TextRange
     is_kernel: bool
     launch_bound: int
@@ -146,6 +149,11 @@ class FileFacts:
     functions: tuple[FunctionFacts, ...]
     plan: CheckedPlan
     sets_attributes: frozenset[str]
+    launched: Callable[[str, int], str]
+    """Returns the key of a kernel from its name and the number of arguments."""
+
+    def launches_of(self, kernel: FunctionFacts) -> list[LaunchFacts]:
+        return [launch for launch in self.launches if launch.kernel == kernel.key]
 
     def may_raise_limit(self, kernel: str) -> bool:
         """Return whether an attribute is set for the kernel, or for a function that is no kernel of the file's."""
@@ -160,8 +168,14 @@ class FileFacts:
         """The launches of the plan, then those of host code."""
         operations = self.plan.plan.operations if self.plan.plan is not None else ()
         steps = [step for operation in operations for step in operation.steps if isinstance(step, Launch)]
-        planned = [_planned_launch(self.plan, step) for step in steps]
+        planned = [self._planned(step) for step in steps]
         return (*planned, *(launch for function in self.functions for launch in function.launches))
+
+    def _planned(self, launch: Launch) -> LaunchFacts:
+        x, y, z = (integer_of(size) for size in launch.block)
+        block = None if x is None or y is None or z is None else (x, y, z)
+        kernel, span = self.launched(launch.kernel, len(launch.arguments)), self.plan.span_range(launch.span)
+        return LaunchFacts(kernel, _plain(launch.kernel), block, integer_of(launch.shared_bytes), span, True)
 
 
 _ATTRIBUTED = re.compile(r"\bcudaFuncSetAttribute\s*\(\s*(?:[^,;]*[>()&:\s])?(\w+)\s*(?:<[^;]*?>)?\s*\)?\s*,")
@@ -185,12 +199,13 @@ def function_facts(function: Function, findings: tuple[RuleFinding, ...]) -> Fun
     if not is_bounded and not is_dynamic and "__shared__" not in text and "<<<" not in text:
         reaches = tuple(_reaches(function)) if function.is_kernel else ()
         alone = (function.is_kernel, 0, False, 0, NOWHERE, (), findings, reaches, rows, products)
-        return FunctionFacts(function.name, name_range, *alone)
+        return FunctionFacts(function.name, function.key, name_range, *alone)
     arrays = [v for v in function.all_variables() if v.is_shared] if "__shared__" in text else []
     static = [v for v in arrays if "extern" not in v.words]
     launches = launches_in(function) if "<<<" in text else []
     return FunctionFacts(
         name=function.name,
+        key=function.key,
         name_range=name_range,
         is_kernel=function.is_kernel,
         launch_bound=_launch_bound(function) if is_bounded else 0,
@@ -274,11 +289,8 @@ def read_plan(file: CudaFile) -> CheckedPlan:
     return _parse_and_check(_without_bodies(file))
 
 
-def _planned_launch(plan: CheckedPlan, launch: Launch) -> LaunchFacts:
-    x, y, z = (integer_of(size) for size in launch.block)
-    block = None if x is None or y is None or z is None else (x, y, z)
-    kernel = launch.kernel.rpartition("::")[2]
-    return LaunchFacts(kernel, block, integer_of(launch.shared_bytes), plan.span_range(launch.span), True)
+def _plain(name: str) -> str:
+    return name.rpartition("::")[2]
 
 
 def _host_launch(function: Function, call: Node) -> LaunchFacts:
@@ -286,10 +298,10 @@ def _host_launch(function: Function, call: Node) -> LaunchFacts:
     parts = [child for child in syntax.named_children if child.type != "comment"]
     block = _block_of(function, parts[1]) if len(parts) > 1 else None
     shared = known_value(function, parts[2]) if len(parts) > 2 else 0
-    kernel, place = function.callee(call).rpartition("::")[2], function.file.parsed.range(syntax)
+    names, place = (function.launched(call), _plain(function.callee(call))), function.file.parsed.range(syntax)
     values = tuple(known_value(function, argument) for argument in function.arguments(call))
     grid = _block_of(function, parts[0]) if parts else None
-    return LaunchFacts(kernel, block, shared, place, False, _template_values(function, call), values, grid)
+    return LaunchFacts(*names, block, shared, place, False, _template_values(function, call), values, grid)
 
 
 def _template_values(function: Function, call: Node) -> tuple[int | None, ...]:

@@ -138,17 +138,8 @@ _ANY_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\(([^()\n]*)\))?[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)$", re.MULTILINE
 )
 
-_KERNEL_TEXT = re.compile(
-    r"__global__[^;{}]*?\b(?!__launch_bounds__)(\w+)\s*\([^;{}]*\)\s*\{([^{}\n]*(?=\})|.*?(?=^\}))",
-    re.DOTALL | re.MULTILINE,
-)
 _SMALLER = re.compile(r"[/%&]|>>|\[")
 """An index that is less than the thread's, or is loaded."""
-
-
-def bodies_of_kernels(text: str) -> dict[str, str]:
-    """Return the bodies of kernels, by name."""
-    return {found[1]: found[2] for found in _KERNEL_TEXT.finditer(text)}
 
 
 def indexed(body: str, arrays: Iterable[str]) -> Iterator[int]:

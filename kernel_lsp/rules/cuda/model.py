@@ -121,6 +121,15 @@ class Function:
         data = self.file.parsed.data[self.node.start_byte : self.body.start_byte]
         return data.decode("utf-8", errors="replace")
 
+    @once
+    def key(self) -> str:
+        """The key of the file's facts about this kernel."""
+        return self.file.key_of(self.definition)
+
+    def launched(self, call: Node) -> str:
+        """Return the key of the kernel that a launch in this function is of; an empty text where several fit."""
+        return self.file.launched(self.callee(call), len(self.arguments(call)))
+
     def calls_named(self, names: Collection[str]) -> list[Node]:
         """Return the calls of any of the names. Most rules search for a few names that most functions do not call."""
         calls = self.beginning(self.calls, tuple([name.encode() for name in names]))
@@ -232,7 +241,7 @@ class Function:
     @once
     def launches(self) -> tuple[LaunchShape, ...]:
         """The launches of this kernel in the file, empty where the block of an earlier one is unknown."""
-        shapes = self.file.launch_shapes.get(self.name, ())
+        shapes = self.file.launch_shapes.get(self.key, ())
         return shapes if shapes and shapes[-1].place == len(shapes) - 1 else ()
 
     def is_in_shared(self, variable: Variable) -> bool:

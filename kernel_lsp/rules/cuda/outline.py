@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from tree_sitter import Node
@@ -19,7 +19,6 @@ from kernel_lsp.rules.cuda.host.repeated_arguments import RepeatedArgument, repe
 from kernel_lsp.rules.cuda.kernel_texts import (
     DEVICE_TEXT,
     GRID_SIZE,
-    bodies_of_kernels,
     bytes_used,
     checks_tail,
     grid_indices,
@@ -82,9 +81,45 @@ class CudaFile:
         self.declared: set[str] = set()
 
     @once
+    def kernels(self) -> dict[str, dict[tuple[str, int], list[Definition]]]:
+        """The kernels of each name, by namespace and number of parameters. Several are variants of an `#if`, or of a
+        template."""
+        found: dict[str, dict[tuple[str, int], list[Definition]]] = {}
+        for each in self.definitions:
+            name = each.plain_name
+            if name is not None and b"__global__" in self.parsed.data[each.node.start_byte : name.start_byte]:
+                of_name = found.setdefault(self.source(name), {})
+                of_name.setdefault((each.namespace, each.n_parameters), []).append(each)
+        return found
+
+    @once
+    def kernels_by_key(self) -> dict[str, list[Definition]]:
+        """The kernels by the key of their facts: their name, where it is the only kernel's."""
+        known = ((name, signatures, each) for name, signatures in self.kernels.items() for each in signatures)
+        return {_key(name, each, signatures): signatures[each] for name, signatures, each in known}
+
+    def key_of(self, definition: Definition) -> str:
+        """Return the key of a kernel's facts; an empty text for other functions."""
+        name = "" if definition.plain_name is None else self.source(definition.plain_name)
+        signature, signatures = (definition.namespace, definition.n_parameters), self.kernels.get(name, {})
+        return _key(name, signature, signatures) if signature in signatures else ""
+
+    def launched(self, name: str, n_arguments: int) -> str:
+        """Return the key of the kernel that a launch is of, by the launch's qualified name; an empty text where
+        several fit."""
+        qualifier, _, name = name.rpartition("::")
+        signatures = self.kernels.get(name, {})
+        fitting = [each for each in signatures if each[1] == n_arguments]
+        if len(fitting) > 1:
+            fitting = [each for each in fitting if f"{each[0]}::".endswith(f"::{qualifier}::" if qualifier else "::")]
+        if len(signatures) < 2:
+            return name
+        return _key(name, fitting[0], signatures) if len(fitting) == 1 else ""
+
+    @once
     def repeated_arguments(self) -> dict[str, tuple[RepeatedArgument, ...]]:
         """The arguments that launches pass twice, by kernel."""
-        return repeated_arguments(self.parsed.text)
+        return repeated_arguments(self.parsed.text, self.launched)
 
     @once
     def unchecked_kernels(self) -> frozenset[str]:
@@ -96,7 +131,7 @@ class CudaFile:
     @once
     def indexed_places(self) -> frozenset[tuple[str, int]]:
         """The parameters that unchecked kernels subscript with the thread's index: the kernel, and the position."""
-        known = {name: self.functions_by_name.get(name, []) for name in self.unchecked_kernels}
+        known = {key: self.kernels_by_key[key] for key in self.unchecked_kernels}
         return frozenset(indexed_parameters(self.parsed, known, self.grid_indices))
 
     @once
@@ -111,8 +146,9 @@ class CudaFile:
 
     @once
     def kernel_texts(self) -> dict[str, str]:
-        """The bodies of kernels that host code of the file launches, by name."""
-        return bodies_of_kernels(self.parsed.text) if b"<<<" in self.parsed.data else {}
+        """The bodies of kernels that host code of the file may launch, by their key."""
+        known = self.kernels_by_key.items() if b"<<<" in self.parsed.data else ()
+        return {key: self.source(each.body)[1:-1] for key, variants in known for each in variants if each.body}
 
     @once
     def tail_checked_kernels(self) -> frozenset[str]:
@@ -122,13 +158,24 @@ class CudaFile:
     @once
     def axis_sizes(self) -> tuple[AxisSize, ...]:
         """The sizes by which launched kernels bound their grids along x and y, in source order."""
-        return tuple(axis_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else ()
+        return tuple(axis_sizes(self.kernel_texts, self._parameters))
 
     @once
-    def linear_sizes(self) -> tuple[tuple[str, int, int], ...]:
-        """The sizes by which launched kernels bound their one index across the grid: kernel, position of the parameter
-        and number of parameters, in source order. Kernels may share a name."""
-        return tuple(linear_sizes(self.parsed.text)) if b"<<<" in self.parsed.data else ()
+    def linear_sizes(self) -> tuple[tuple[str, int], ...]:
+        """The sizes by which launched kernels bound their one index across the grid: kernel, and position of the
+        parameter."""
+        return tuple(linear_sizes(self.kernel_texts, self._parameters))
+
+    @once
+    def _parameters(self) -> dict[str, dict[str, int]]:
+        """The positions of the parameters of launched kernels, by name."""
+        found: dict[str, dict[str, int]] = {}
+        for key in self.kernel_texts:
+            last = self.kernels_by_key[key][-1]
+            if last.declarator is not None and last.body is not None:
+                names = (each.name for each in parameters_of(self.parsed, last.declarator, last.body))
+                found[key] = {name: place for place, name in enumerate(names)}
+        return found
 
     @once
     def kernels_of_shortened_sizes(self) -> frozenset[str]:
@@ -301,7 +348,7 @@ class CudaFile:
         """The template arguments and blocks of the launches in host code, by kernel."""
         if b"<<<" not in self.parsed.data:
             return {}
-        return launch_shapes(self.parsed.text, self.constants, self.returned_values)
+        return launch_shapes(self.parsed.text, self.constants, self.returned_values, self.launched)
 
     @once
     def returned_values(self) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -410,6 +457,10 @@ class CudaFile:
         return self.constants.get(name)
 
 
+def _key(name: str, signature: tuple[str, int], signatures: Collection[tuple[str, int]]) -> str:
+    return name if len(signatures) < 2 else f"{signature[0]}::{name}({signature[1]})"
+
+
 def read_outline(parsed: ParsedCuda) -> CudaFile:
     """Return the outline of the parsed file."""
     file = CudaFile(parsed)
@@ -433,21 +484,24 @@ Item = Definition | Node
 
 
 def _items(root: Node) -> Iterator[Item]:
-    stack: list[tuple[Node, Node, bool]] = [(root, root, False)]
+    stack: list[tuple[Node, Node, bool, str]] = [(root, root, False, "")]
     while stack:
-        node, parent, is_conditional = stack.pop()
+        node, parent, is_conditional, namespace = stack.pop()
         kind = node.type
         if kind == "function_definition":
             outer = parent if parent.type == "template_declaration" else node
-            yield Definition(node, outer, is_conditional)
+            yield Definition(node, outer, is_conditional, namespace)
         elif kind in ("preproc_def", "enumerator", "declaration", "field_declaration"):
             yield node
             inner = node.child_by_field_id(fields.TYPE) if kind == "field_declaration" else None
             if inner is not None and inner.type in ("struct_specifier", "union_specifier", "class_specifier"):
-                stack.append((inner, node, is_conditional))
+                stack.append((inner, node, is_conditional, namespace))
         elif kind not in _NOT_ENTERED:
             inside = is_conditional or kind.startswith(CONDITIONAL_COMPILATION)
-            stack.extend([(child, node, inside) for child in reversed(node.named_children)])
+            name = node.child_by_field_id(fields.NAME) if kind == "namespace_definition" else None
+            if name is not None and name.text is not None:
+                namespace = f"{namespace}::{name.text.decode(errors='replace')}"
+            stack.extend([(child, node, inside, namespace) for child in reversed(node.named_children)])
 
 
 def _read_named_value(node: Node, file: CudaFile) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-_KERNEL = re.compile(
-    r"__global__[^;{}]*?\b(?!__launch_bounds__)(?P<name>\w+)\s*\((?P<parameters>[^;{}()]*)\)\s*\{(?P<body>[^{}\n]*(?=\})|.*?(?=^\}))",
-    re.DOTALL | re.MULTILINE,
-)
 _COORDINATE = re.compile(r"\b(?P<name>\w+)\s*=\s*(?P<value>[^;,]*\bblockIdx\s*\.\s*(?P<axis>[xyz])\b[^;,]*)[;,]")
 AXES = ("x", "y")
 
@@ -17,29 +13,26 @@ AxisSize = tuple[str, str, int, str]
 """A kernel, an axis of its grid, the position of the parameter that bounds it, and the member of it that does."""
 
 
-def axis_sizes(text: str) -> Iterator[AxisSize]:
+Parameters = Mapping[str, Mapping[str, int]]
+"""The positions of each kernel's parameters by name."""
+
+
+def axis_sizes(bodies: Mapping[str, str], parameters: Parameters) -> Iterator[AxisSize]:
     """Yield the sizes of kernels that check a coordinate along x and one along y, each against a parameter."""
-    for kernel, positions in _kernels_in(text):
-        bounds = {axis: _bounds(kernel["body"], axis) for axis in AXES}
+    for kernel, positions in parameters.items():
+        bounds = {axis: _bounds(bodies[kernel], axis) for axis in AXES}
         sizes = {axis: [name for name in names if name[0] in positions] for axis, names in bounds.items()}
         if all(len(names) == 1 for names in sizes.values()) and sizes["x"] != sizes["y"]:
-            yield from ((kernel["name"], axis, positions[name], member) for axis, [(name, member)] in sizes.items())
+            yield from ((kernel, axis, positions[name], member) for axis, [(name, member)] in sizes.items())
 
 
-def linear_sizes(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the kernels in which each thread handles the element at its index across the grid, the position of the
-    parameter that the index is checked against, and the number of parameters."""
-    for kernel, positions in _kernels_in(text):
-        bounds = _linear_bounds(kernel["body"]) & positions.keys()
+def linear_sizes(bodies: Mapping[str, str], parameters: Parameters) -> Iterator[tuple[str, int]]:
+    """Yield the kernels in which each thread handles the element at its index across the grid, and the position of the
+    parameter that the index is checked against."""
+    for kernel, positions in parameters.items():
+        bounds = _linear_bounds(bodies[kernel]) & positions.keys()
         if len(bounds) == 1:
-            yield kernel["name"], positions[next(iter(bounds))], len(positions)
-
-
-def _kernels_in(text: str) -> Iterator[tuple[re.Match[str], dict[str, int]]]:
-    """Yield the kernels, each with the positions of its parameters by name."""
-    for kernel in _KERNEL.finditer(text):
-        given = [re.findall(r"\w+", each) for each in kernel["parameters"].split(",")]
-        yield kernel, {words[-1]: index for index, words in enumerate(given) if words}
+            yield kernel, positions[next(iter(bounds))]
 
 
 @lru_cache(maxsize=512)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kernel_lsp.source.host_launches import (
@@ -42,8 +42,11 @@ _OPEN = re.compile(r"::|[.(]")
 _QUALIFIED = re.compile(r"\b(?:(?!std\b)[A-Za-z_]\w*(?:::|\.|->))+(?=[A-Za-z_]\w*\b(?!\())")
 
 
-def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -> dict[str, tuple[LaunchShape, ...]]:
-    """Return the template arguments and the block of each launch whose block is known, by kernel."""
+def launch_shapes(
+    text: str, constants: Mapping[str, int], returned: Returned, launched: Callable[[str, int], str]
+) -> dict[str, tuple[LaunchShape, ...]]:
+    """Return the template arguments and the block of each launch whose block is known, by kernel. `launched` returns
+    the key of a kernel from its name and the number of arguments."""
     found: dict[str, tuple[LaunchShape, ...]] = {}
     of_file = {name: str(value) for name, value in constants.items()}
     n_before: Counter[str] = Counter()
@@ -52,8 +55,8 @@ def launch_shapes(text: str, constants: Mapping[str, int], returned: Returned) -
         defined |= {name: _plain(value, returned) for name, value in launch.defined.items() if _OPEN.search(value)}
         threads = _plain(launch.sizes[1], returned) if len(launch.sizes) > 1 else ""
         block = _block(threads, defined) or _block(threads, {**defined, **of_file})
-        kernel = launch.kernel.rpartition("::")[2]
-        if block is not None:
+        kernel = launched(launch.kernel, len(launch.arguments))
+        if block is not None and kernel:
             arguments = tuple(number_of(_plain(each, returned), defined) for each in launch.template)
             shared = _plain(launch.sizes[2], returned) if len(launch.sizes) > 2 else ""
             place, grid = n_before[kernel], _grid(launch)

@@ -78,7 +78,7 @@ def launch_misses_elements(function: Function) -> Iterator[Hit]:
         parts = launch_parts(call)
         if len(parts) < 2:
             continue
-        message = _rounded_down(function, function.callee(call), parts) or _swapped(function, call, parts)
+        message = _rounded_down(function, function.launched(call), parts) or _swapped(function, call, parts)
         message = message or _truncated(function, parts[0]) or _capped(function, call, parts[0])
         message = message or _exchanged(function, parts) or _too_large(function, parts) or _without_tail(function, call)
         message = message or _rounded_up(function, call, parts) or _too_few(function, call, parts)
@@ -163,13 +163,17 @@ _MINIMUM = re.compile(r"\bmin\s*(?:<[\w\s:]*>)?\(")
 
 def _capped(function: Function, call: Node, grid: Node) -> str:
     """Return the message for a grid of at most so many blocks of a kernel without a loop, or an empty text."""
-    kernel = function.callee(call)
+    kernel = function.launched(call)
     given = {name for argument in function.arguments(call) for name in function.names_in(argument)}
     sizes = [variable.value for name in given for variable in function.named(name) if variable.value is not None]
     is_of_size = any(_MINIMUM.search(function.source(size)) for size in sizes)
     is_checked = kernel in function.file.tail_checked_kernels and not is_of_size
     is_capped = is_checked and _MINIMUM.search(expanded(function, grid))
-    return f"grid is capped, and `{kernel}` handles one element per thread: loop over the grid" if is_capped else ""
+    return (
+        f"grid is capped, and `{function.callee(call)}` handles one element per thread: loop over the grid"
+        if is_capped
+        else ""
+    )
 
 
 def _is_integer(function: Function, text: str) -> bool:
@@ -297,7 +301,7 @@ def _rounded_up(function: Function, call: Node, parts: list[Node]) -> str:
     rounded = _ROUNDED_UP.search(text)
     if (
         rounded is None
-        or function.callee(call) not in function.file.unchecked_kernels
+        or function.launched(call) not in function.file.unchecked_kernels
         or "%" in _STRING.sub("", function.text)
     ):
         return ""
@@ -316,7 +320,7 @@ _ROUNDING_LITERAL = re.compile(r"\+(\d+)\)?/(\d+)\b")
 def _swapped(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid whose x is made of the size that the kernel bounds y by, and the other way round;
     else an empty text."""
-    kernel = function.callee(call)
+    kernel = function.launched(call)
     places = {axis: (place, member) for name, axis, place, member in function.file.axis_sizes if name == kernel}
     arguments, (scope, grid) = function.arguments(call), axes(function, parts[0])
     if not places or len(grid) < len(places) or len(arguments) <= max(place for place, _ in places.values()):
@@ -340,9 +344,7 @@ def _product(function: Function, node: Node) -> int | None:
 def _too_few(function: Function, call: Node, parts: list[Node]) -> str:
     """Return the message for a grid that covers a part of the size by which the kernel checks its index, or an empty
     text. Launches of parts are left out: those in a loop, and those of a pointer that is moved."""
-    kernel, arguments = function.callee(call), function.arguments(call)
-    places = {n: place for name, place, n in function.file.linear_sizes if name == kernel}
-    place = places.get(len(arguments)) if len(places) > 1 else next(iter(places.values()), None)
+    arguments, place = function.arguments(call), dict(function.file.linear_sizes).get(function.launched(call))
     is_moved = any(each.type == "pointer_expression" or function.operator(each) == "+" for each in arguments)
     if place is None or place >= len(arguments) or is_moved or function.loop_around(call) is not None:
         return ""

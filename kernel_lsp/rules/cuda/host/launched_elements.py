@@ -105,7 +105,7 @@ def _number(function: Function, name: str) -> int | None:
 def too_many(function: Function, call: Node, n_threads: int | None, elements: dict[str, int]) -> str:
     """Return the message for a launch with more threads than an array has elements, or an empty text. The kernel must
     be in this file, have no bounds checks, and access the array at the thread's index across the grid."""
-    kernel = function.callee(call)
+    kernel = function.launched(call)
     if n_threads is None or not elements or kernel not in function.file.unchecked_kernels:
         return ""
     for place, argument in enumerate(function.arguments(call)):

@@ -117,7 +117,7 @@ def shared_too_large(file: FileFacts) -> Iterator[Hit]:
             yield Hit(function.shared_range, f"{n_bytes:,} bytes of static shared memory: the limit is 49,152")
     for launch in file.launches:
         limit = MAX_SHARED_BYTES
-        if not launch.is_planned and not file.may_raise_limit(launch.kernel):
+        if not launch.is_planned and not file.may_raise_limit(launch.name):
             limit = MAX_STATIC_SHARED_BYTES
         if launch.shared_bytes is not None and launch.shared_bytes > limit:
             yield Hit(launch.range, f"{launch.shared_bytes:,} bytes of shared memory: the limit is {limit:,} here")
@@ -155,12 +155,12 @@ def shared_too_large(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
-    dynamic = {kernel.name for kernel in file.kernels if kernel.has_dynamic_shared}
+    dynamic = {kernel.key for kernel in file.kernels if kernel.has_dynamic_shared}
     for launch in file.launches:
         if launch.kernel in dynamic and launch.shared_bytes == 0:
-            yield Hit(launch.range, f"`{launch.kernel}` uses `extern __shared__`, and this launch gives it 0 bytes")
+            yield Hit(launch.range, f"`{launch.name}` uses `extern __shared__`, and this launch gives it 0 bytes")
     for kernel in file.kernels:
-        launches = [launch for launch in file.launches if launch.kernel == kernel.name]
+        launches = file.launches_of(kernel)
         is_short = kernel.short_launch is not None and kernel.short_launch < len(launches)
         if is_short and kernel.short_launch is not None and launches[kernel.short_launch].shared_bytes != 0:
             message = f"dynamic shared memory is too small: `{kernel.name}` accesses more than this launch gives it"
@@ -205,13 +205,12 @@ def dynamic_shared_unset(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def block_exceeds_array(file: FileFacts) -> Iterator[Hit]:
-    launches = [launch for launch in file.launches if launch.block is not None]
     for kernel in file.kernels:
         for reach in kernel.reaches:
             excess = [
                 (launch.block[reach.axis], limit)
-                for launch in launches
-                if launch.kernel == kernel.name and launch.block is not None
+                for launch in file.launches_of(kernel)
+                if launch.block is not None
                 if (limit := _room(launch, reach)) is not None and launch.block[reach.axis] > limit
             ]
             if excess:
@@ -255,9 +254,7 @@ def block_exceeds_array(file: FileFacts) -> Iterator[Hit]:
 def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
     for kernel in file.kernels:
         for rows in kernel.vector_rows:
-            given = [
-                each.arguments[rows.place : rows.place + 1] for each in file.launches if each.kernel == kernel.name
-            ]
+            given = [each.arguments[rows.place : rows.place + 1] for each in file.launches_of(kernel)]
             lengths = [(rows.length,)] if rows.length is not None else filter(None, given)
             wrong = [length for (length,) in lengths if length is not None and length % rows.multiple]
             if wrong:
@@ -304,10 +301,10 @@ def misaligned_rows(file: FileFacts) -> Iterator[Hit]:
     """,
 )
 def index_overflows_in_launch(file: FileFacts) -> Iterator[Hit]:
-    n_definitions = Counter(kernel.name for kernel in file.kernels)
+    n_definitions = Counter(kernel.key for kernel in file.kernels)
     for kernel in file.kernels:
-        is_known = kernel.products and n_definitions[kernel.name] == 1
-        launches = [each for each in file.launches if each.kernel == kernel.name] if is_known else []
+        is_known = kernel.products and n_definitions[kernel.key] == 1
+        launches = file.launches_of(kernel) if is_known else []
         for product in kernel.products:
             reached = (_reached(launch, product) for launch in launches)
             largest = max((each for each in reached if each is not None), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 RepeatedArgument = tuple[int, int, str]
 """The positions of the two arguments, counted from 0, and the buffer passed."""
@@ -11,23 +12,25 @@ MAX_ARGUMENTS_CHARACTERS = 2000
 MAX_CONFIGURATION_CHARACTERS = 400
 """Maximum characters of one launch's configuration, between the angle brackets."""
 MAX_NAME_CHARACTERS = 200
-_NAME_BEFORE = re.compile(r"(\w+)\s*(?:<[^<>;{}]*>\s*)?$")
+_NAME_BEFORE = re.compile(r"((?:\w+::)*\w+)\s*(?:<[^<>;{}]*>\s*)?$")
 _SEPARATOR = re.compile(r"[()\[\]{},]")
 _OPENING = re.compile(r">>>\s*\(")
 _BUFFER = re.compile(r"[A-Za-z_](?:[\w.]|->|::)*(?:\s*<[\w:\s]*>)?(?:\(\s*\))?")
 """A name, a member, or the result of a method without arguments: ``x``, ``x.data_ptr<float>()``."""
 
 
-def repeated_arguments(text: str) -> dict[str, tuple[RepeatedArgument, ...]]:
-    """Return the pairs of arguments that are one buffer in some launch, by kernel name."""
+def repeated_arguments(text: str, launched: Callable[[str, int], str]) -> dict[str, tuple[RepeatedArgument, ...]]:
+    """Return the pairs of arguments that are one buffer in some launch, by kernel. `launched` returns the key of a
+    kernel from its name and the number of arguments."""
     found: dict[str, set[RepeatedArgument]] = {}
     place = text.find("<<<")
     while place >= 0:
         name = _NAME_BEFORE.search(text[max(0, place - MAX_NAME_CHARACTERS) : place])
         opening = _OPENING.search(text, place, place + MAX_CONFIGURATION_CHARACTERS)
-        pairs = [] if name is None or opening is None else _pairs(_arguments(text, opening.end()))
+        arguments = [] if name is None or opening is None else _arguments(text, opening.end())
+        pairs = _pairs(arguments)
         if name is not None and pairs:
-            found.setdefault(name[1], set()).update(pairs)
+            found.setdefault(launched(name[1], len(arguments)), set()).update(pairs)
         place = text.find("<<<", place + 3)
     return {name: tuple(sorted(pairs)) for name, pairs in found.items()}
 

@@ -423,7 +423,7 @@ def _shared_counts(function: Function) -> Iterator[Hit]:
     """Yield the launches that state a count of elements as the bytes of dynamic shared memory."""
     dynamic = dict(function.file.dynamic_shared_bytes)
     for call in launches_in(function) if dynamic else ():
-        n_bytes, parts = dynamic.get(function.callee(call), 0), launch_parts(call)
+        n_bytes, parts = dynamic.get(function.launched(call), 0), launch_parts(call)
         if n_bytes < 2 or len(parts) < 3:
             continue
         size = _written(function, parts[2])

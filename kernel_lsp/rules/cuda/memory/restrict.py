@@ -106,7 +106,7 @@ def overlapping_restrict(kernel: Function) -> Iterator[Hit]:
 
 def _overlapping(kernel: Function) -> Iterator[tuple[Variable, Variable, str]]:
     """Yield pairs of pointers for which a launch passes one buffer, if one of the two is written through."""
-    repeated = kernel.file.repeated_arguments.get(kernel.name, ())
+    repeated = kernel.file.repeated_arguments.get(kernel.key, ())
     declared = kernel.declarator.child_by_field_id(fields.PARAMETERS)
     if not repeated or declared is None or _n_parameters(declared) != len(kernel.parameters):
         return

@@ -72,7 +72,7 @@ def larger_shape_of(function: Function, shape: Shape) -> Shape | None:
 
 def _launched(function: Function, guess: int) -> Iterator[Shape]:
     """Yield the blocks of the kernel's launches whose size is known and possible."""
-    for launch in function.file.launch_shapes.get(function.name, ()):
+    for launch in function.file.launch_shapes.get(function.key, ()):
         if 0 < math.prod(launch.block) <= MAX_THREADS:
             template = tuple(None if each is None else Value(each) for each in launch.template)
             yield Shape(launch.block, True, template, guess, launch=launch)
