@@ -17,6 +17,7 @@ from kernel_lsp.errors import EnvironmentProblem, TargetError
 from kernel_lsp.evolve.run import bench
 from kernel_lsp.evolve.run.bench import BenchLedger, BenchPlan, bench_entries
 from kernel_lsp.source.suite import BenchTask
+from kernel_lsp.verify.model.cases import StageTimes
 
 FINISHED = RunFinished(run_id="r", candidate_id="c", reason="fastest", n_proposed=1, n_built=1, n_correct=1)
 
@@ -64,10 +65,22 @@ def started_targets(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def start(directory: Path, target: str, *_: Any, **__: Any) -> SimpleNamespace:
         ran.append(target)
-        return SimpleNamespace(events=lambda: events(target))
+        stages = StageTimes()
+        run = checking(stages) if target == "is cut in its full check" else events(target)
+        return SimpleNamespace(events=lambda: run, full_check=stages)
 
     monkeypatch.setattr(bench, "start_request", start)
     return ran
+
+
+async def checking(stages: StageTimes) -> AsyncIterator[Event]:
+    """Begin a full check that does not end."""
+    for event in (CAPTURED, evaluated("a", 12.0), StageStarted(message="full check")):
+        yield event
+    stages.add_stage("gpu cases", 3.0)
+    stages.n_cases["references"] = 12, 31
+    with stages.stage("references"):
+        await asyncio.sleep(60)
 
 
 async def run(
@@ -137,6 +150,15 @@ async def test_a_row_that_ends_in_its_full_check_says_what_was_known(tmp_path: P
     assert (row.status, row.times) == ("failed", ())
     assert "ended before a full check did: 2 candidates passed the screen, the best in 10 us" in row.detail
     assert row.detail.endswith("; --deadline raises it")
+
+
+async def test_a_row_that_is_cut_in_its_full_check_names_the_stage_and_keeps_all_times(
+    tmp_path: Path, ran: list[str]
+) -> None:
+    (row,) = (await run(tmp_path, "is cut in its full check")).values()
+    assert "ended in its full check (references, 12 of 31 cases, 0 s): 1 candidate passed the screen" in row.detail
+    assert row.stages_s["full check: gpu cases"] == 3.0
+    assert 0.0 < row.stages_s["full check: references"] <= row.stages_s["full check"] <= row.elapsed_s
 
 
 async def test_a_row_that_failed_within_less_than_the_time_limit_runs_again(tmp_path: Path, ran: list[str]) -> None:

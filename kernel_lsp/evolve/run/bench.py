@@ -26,6 +26,7 @@ from kernel_lsp.errors import EnvironmentProblem, KernelLspError, SettingError
 from kernel_lsp.evolve.run.optimize import start_request
 from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.suite import BenchTask
+from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.session.start import SessionStart
 from kernel_lsp.verify.timing.baselines import N_COMPILED_MODES
 
@@ -186,11 +187,15 @@ async def _run(plan: BenchPlan, task: BenchTask, row: _Row, lane: Lane) -> None:
     async with lane.started() as start:
         handle = start_request(plan.directory, task.target, task.backward, overrides, peers=task.peers)
         handle.workspace, handle.start = lane.workspace(plan), start
-        async for event in handle.events():
-            row.take(event)
-            plan.on_event(task.target, event)
-            if row.is_in_full_check:
-                lane.start_next(plan)
+        try:
+            async for event in handle.events():
+                row.take(event)
+                plan.on_event(task.target, event)
+                if row.is_in_full_check:
+                    lane.start_next(plan)
+        finally:
+            if row.is_in_full_check and handle.full_check is not None:
+                row.take_unfinished(handle.full_check)
 
 
 class _Row:
@@ -206,6 +211,8 @@ class _Row:
         self._stages_s: dict[str, float] = {}
         self._result_s: float | None = None
         self._is_in_full_check = False
+        self._unfinished: StageTimes | None = None
+        """Stages of a full check that did not end."""
 
     def take(self, event: Event) -> None:
         """Record what the row needs of an event, and when it came."""
@@ -221,9 +228,17 @@ class _Row:
             self._is_in_full_check = "search" in self._stages_s
         elif isinstance(event, RunFinished):
             self._finished, self._result_s = event, now_s
-            before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
-            self._stages_s["full check"] = now_s - before_s
-            self._stages_s |= {f"full check: {name}": seconds for name, seconds in event.stages_s.items()}
+            self._take_full_check(event.stages_s)
+
+    def take_unfinished(self, stages: StageTimes) -> None:
+        """Record how far a full check came that did not end."""
+        self._unfinished = stages
+        self._take_full_check(stages.stages_s)
+
+    def _take_full_check(self, stages_s: Mapping[str, float]) -> None:
+        before_s = self._stages_s.get("capture", 0.0) + self._stages_s.get("search", 0.0)
+        self._stages_s["full check"] = time.monotonic() - self._started - before_s
+        self._stages_s |= {f"full check: {name}": seconds for name, seconds in stages_s.items()}
 
     @property
     def is_captured(self) -> bool:
@@ -247,7 +262,9 @@ class _Row:
         if not self._best_us:
             return "ended before any candidate was correct"
         passed, best_us = counted(len(self._best_us), "candidate"), min(self._best_us.values())
-        return f"ended before a full check did: {passed} passed the screen, the best in {best_us:.4g} us"
+        stages = self._unfinished.words_of_cancelled() if self._unfinished is not None else ""
+        where = f"ended in its full check ({stages})" if stages else "ended before a full check did"
+        return f"{where}: {passed} passed the screen, the best in {best_us:.4g} us"
 
     def entry(self, status: Status, detail: str, **values: Any) -> BenchEntry:
         """Return the row as far as it is known."""

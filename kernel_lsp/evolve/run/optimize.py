@@ -46,6 +46,7 @@ from kernel_lsp.process.async_tasks import end_tasks
 from kernel_lsp.source.pytorch import read_target
 from kernel_lsp.training.ranker import trained_order
 from kernel_lsp.verify.devices.device_names import parse_device
+from kernel_lsp.verify.model.cases import StageTimes
 from kernel_lsp.verify.profile.profile import profile_candidate
 from kernel_lsp.verify.session.session import Session
 from kernel_lsp.verify.session.start import SessionStart
@@ -86,6 +87,12 @@ class RunHandle:
     task_summary: str = ""
     verified_on: str = ""
     is_resumable: bool = field(default=False, init=False)
+    _verifier: Verifier | None = field(default=None, init=False, repr=False)
+
+    @property
+    def full_check(self) -> StageTimes | None:
+        """Return the stages of the full check that began last; None before the first."""
+        return self._verifier.full_check if self._verifier is not None else None
 
     @property
     def target(self) -> str:
@@ -168,7 +175,7 @@ class RunHandle:
 
     async def _run(self, archive: Archive, run_id: str, resumed: bool, prepared: _Prepared) -> AsyncIterator[Event]:
         session, task = prepared.session, prepared.task
-        verifier = await prepared.verifier
+        self._verifier = verifier = await prepared.verifier
         yield RunStarted(
             run_id=run_id,
             target=self.request.target,

@@ -42,7 +42,7 @@ class Attempt:
 
     def __init__(self, kernel: GpuKernel, job: GpuJob, stages: StageTimes) -> None:
         self._kernel, self._job, self._stages = kernel, job, stages
-        self._report = GpuReport()
+        self._report, self._n_cases = GpuReport(), len(job.cases) + len(job.coming)
         self._fingerprints = dict[str, dict[str, int]]()
         self._spreads = dict[tuple[str, str], float]()
         self._scratch_bytes = dict[str, int]()
@@ -145,6 +145,7 @@ class Attempt:
             if isinstance(result, Mismatch):
                 return result
             self._report.cases.append(result)
+            self._stages.n_cases["gpu cases"] = len(self._report.cases), self._n_cases
         return None
 
     def _n_waiting_bytes(self) -> int:

@@ -21,7 +21,7 @@ from kernel_lsp.verify.cpu.executor_checks import screened_cases
 from kernel_lsp.verify.devices.device import DeviceCase, KernelBuild, Timer
 from kernel_lsp.verify.gpu.gpu_device import GpuDevice, TurnElsewhere
 from kernel_lsp.verify.gpu.gpu_kernel import GpuFailure, GpuJob, GpuReport
-from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress
+from kernel_lsp.verify.model.cases import Case, Look, Plan, Progress, StageTimes
 from kernel_lsp.verify.oracle.case_store import CaseStore, NoCase
 from kernel_lsp.verify.timing.result import NotTimed, TimedOperation, TimingOutcome
 from kernel_lsp.verify.timing.rounds import Asker
@@ -105,7 +105,7 @@ class GpuChecks:
         and all cases again from a fresh module. `is_ranking` times as `TimedOperation` says."""
 
         piece = progress.piece()
-        looking = asyncio.create_task(_staged(beside, piece)) if beside is not None else None
+        looking = asyncio.create_task(_staged(beside, piece, progress)) if beside is not None else None
 
         async def on(gpu: MeasuringGpu) -> GpuReport | GpuFailure:
             progress.gpu = gpu.device.name
@@ -135,6 +135,8 @@ class GpuChecks:
         is_ranking: bool = False,
     ) -> GpuReport | GpuFailure:
         with progress.stage("references"):
+            n_first = sum(self._is_first(n, case) for plan in plans for n, (case, _) in enumerate(plan))
+            progress.n_cases["references"] = 0, n_first
             chosen = [case for plan in plans for case in await self._first(plan, progress)]
         timed = [case for case in chosen if _is_timed(case.case)]
         async with self._rest(plans) as coming:
@@ -179,7 +181,14 @@ class GpuChecks:
         """Return the captured cases, and those that are made on the GPU itself, which the candidate occupies
         afterwards."""
         first = [entry for position, entry in enumerate(plan) if self._is_first(position, entry[0])]
-        found = await asyncio.gather(*(self._files(*entry) for entry in first))
+
+        async def counted(case: Case, bound: BoundOperation) -> CaseFiles | NoCase:
+            files = await self._files(case, bound)
+            n_done, n_all = progress.n_cases["references"]
+            progress.n_cases["references"] = n_done + 1, n_all
+            return files
+
+        found = await asyncio.gather(*(counted(*entry) for entry in first))
         if isinstance(found[0], NoCase):
             progress.notes.append(f"{plan[0][1].name}: not measured: {found[0].reason}")
         return [
@@ -246,8 +255,8 @@ def _is_timed(case: Case) -> bool:
     return case.is_captured and case.family == "given"
 
 
-async def _staged(look: Look, piece: Progress) -> CheckOutcome | None:
-    with piece.stage("executor, beside the GPU"):
+async def _staged(look: Look, piece: Progress, stages: StageTimes) -> CheckOutcome | None:
+    with stages.stage("executor, beside the GPU"):
         return await look(piece)
 
 

@@ -3,6 +3,7 @@ while it is evaluated."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import math
@@ -211,11 +212,19 @@ Plan = Sequence[tuple[Case, BoundOperation]]
 """The cases of one direction with the launches of each. The captured sizes come first."""
 
 
+STAGE_WORDS = {"baselines": "wait for torch.compile", "gpu wait": "wait for the GPU"}
+"""Descriptions of stages whose names do not say what is waited for."""
+
+
 @dataclass
 class StageTimes:
     """Elapsed time by stage, in seconds. The name of a concurrent stage says that it is concurrent."""
 
     stages_s: dict[str, float] = field(default_factory=dict, kw_only=True)
+    n_cases: dict[str, tuple[int, int]] = field(default_factory=dict, kw_only=True)
+    """Cases that are done, and all cases, by the stage that has them."""
+    cancelled: list[str] = field(default_factory=list, kw_only=True)
+    """Stages that were under way when the work was cancelled, innermost first."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -223,12 +232,24 @@ class StageTimes:
         started = time.monotonic()
         try:
             yield
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
         finally:
             self.add_stage(name, time.monotonic() - started)
 
     def add_stage(self, name: str, elapsed_s: float) -> None:
         """Add time to a stage."""
         self.stages_s[name] = self.stages_s.get(name, 0.0) + elapsed_s
+
+    def words_of_cancelled(self) -> str:
+        """Describe the stages that were cancelled: ``references, 12 of 31 cases, 96 s``. Empty without any."""
+        return "; ".join(map(self._words_of, dict.fromkeys(self.cancelled)))
+
+    def _words_of(self, stage: str) -> str:
+        n_done, n_all = self.n_cases.get(stage, (0, 0))
+        cases = f", {n_done} of {n_all} cases" if n_all else ""
+        return f"{STAGE_WORDS.get(stage, stage)}{cases}, {self.stages_s[stage]:.0f} s"
 
 
 @dataclass

@@ -80,7 +80,7 @@ class Evaluation:
 
     def __init__(self, evaluator: Evaluator, candidate: Candidate, depth: Depth) -> None:
         self._by, self._candidate, self._depth = evaluator, candidate, depth
-        self._progress = Progress(candidate.id)
+        self.progress = Progress(candidate.id)
         self._plans: dict[OperationKind, Plan] = {}
         self._prepared: Prepared
         self._built: Built
@@ -105,7 +105,7 @@ class Evaluation:
         return self._verdict(outcome, library_steps, time.monotonic() - started)
 
     async def _outcome(self, prepared: Prepared) -> CheckOutcome:
-        progress, gpu_checks, self._prepared = self._progress, self._by.gpu_checks, prepared
+        progress, gpu_checks, self._prepared = self.progress, self._by.gpu_checks, prepared
         progress.findings += prepared.findings
         progress.notes += _held_by_the_task(prepared)
         built = await self._build()
@@ -139,7 +139,7 @@ class Evaluation:
 
     async def _build(self) -> Built | BuildFailed | TimedOut:
         """Choose the cases and build the text meanwhile."""
-        progress, compiler, prepared = self._progress, self._by.platform.compiler, self._prepared
+        progress, compiler, prepared = self.progress, self._by.platform.compiler, self._prepared
         building = self._begin_building()
         try:
             await asyncio.sleep(0)  # send the request to a warm compiler before choosing cases blocks this loop
@@ -178,7 +178,7 @@ class Evaluation:
         """Add the cases that the compiled code asks for."""
         prepared, built, plans = self._prepared, self._built, self._plans.items()
         self._plans = {kind: self._by.choice.with_code(prepared, kind, built, plan) for kind, plan in plans}
-        self._progress.singles_out_a_block = any(
+        self.progress.singles_out_a_block = any(
             singles_out_a_block(finder_of(prepared, kind), built) for kind in self._plans
         )
         self._prefetch()
@@ -295,7 +295,7 @@ class Evaluation:
         return None
 
     def _verdict(self, outcome: CheckOutcome, library_steps: tuple[str, ...], elapsed_s: float) -> Verdict:
-        progress = self._progress
+        progress = self.progress
         return Verdict(
             candidate_id=self._candidate.id,
             depth=self._depth,

@@ -53,6 +53,8 @@ class Verifier:
         self._mutation = ScalarMutation(source, task, platform)
         self._uncovered = UncoveredCaptures(source, task, platform)
         self._under_way: set[asyncio.Task[Any]] = set()
+        self.full_check: StageTimes | None = None
+        """Stages of the full check that began last; None before the first."""
 
     async def __aenter__(self) -> Verifier:
         self._platform.cpu.executors.start()
@@ -88,13 +90,14 @@ class Verifier:
         if depth != "full":
             return await self._run(Evaluation(self._evaluator, candidate, depth).verdict())
         self._run(self._capture_ahead(candidate))
-        verdict = await self._run(Evaluation(self._evaluator, candidate, "full").verdict())
-        times = StageTimes()
+        evaluation = Evaluation(self._evaluator, candidate, "full")
+        self.full_check = times = evaluation.progress
+        verdict = await self._run(evaluation.verdict())
         with times.stage("scalar mutations"):
             verdict = await self._with_mutated_scalars(candidate, verdict)
         with times.stage("configurations"):
             verdict = await self._with_configurations(candidate, verdict)
-        return verdict.model_copy(update={"stages_s": {**verdict.stages_s, **times.stages_s}})
+        return verdict.model_copy(update={"stages_s": times.stages_s})
 
     async def settle(self) -> None:
         """Wait for captures under way. Ending them would end the session's worker, which another task may use next."""

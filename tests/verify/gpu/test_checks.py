@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -105,6 +105,50 @@ async def test_cases_stay_judged_where_others_fill_the_gpu_during_the_wait(tmp_p
     assert failure is None
     assert len(progress.cases) == 2
     assert "not timed: other processes fill the GPU" in progress.notes
+
+
+class Endless(Compiling):
+    """PyTorch's side, whose modes are compiled for ever."""
+
+    async def wait_for_baselines(self, operation: TimedOperation, *, at_least_s: float = 0.0) -> None:
+        self.entries.append("waits")
+        await asyncio.Event().wait()
+
+
+async def test_a_check_that_is_cancelled_names_its_stage_and_its_cases(tmp_path: Path) -> None:
+    made = [case(tmp_path, "affine", n) for n in (LARGE, SMALL)]
+    made[0] = replace(made[0], case=replace(made[0].case, family="given"))
+    plans = [[(each.case, each.bound) for each in made]]
+
+    class Slow(Cases):
+        async def get(self, case: Case, *, by_workers: bool = False) -> CaseFiles:
+            return await super().get(case) if case is made[1].case else await asyncio.Event().wait()  # type: ignore[return-value]
+
+        def takes_a_turn(self, case: Case) -> bool:
+            return True
+
+    async def cancelled(store: Any, clock: Compiling, is_reached: Callable[[Progress], object]) -> Progress:
+        progress = Progress("affine")
+        async with gpu(tmp_path) as device:
+            clock.device = device
+            checks = GpuChecks(store, [MeasuringGpu(device, clock, WAIT_S)], 0)
+            checking = asyncio.create_task(checks.check(build("affine").built, plans, progress, beside=_endless))
+            while not is_reached(progress):
+                await asyncio.sleep(0.01)
+            checking.cancel()
+            await asyncio.wait([checking])
+        return progress
+
+    clock = Endless(is_ready=False)
+    progress = await cancelled(Slow(made), clock, lambda progress: progress.n_cases.get("references") == (1, 2))
+    assert progress.words_of_cancelled() == "references, 1 of 2 cases, 0 s; executor, beside the GPU, 0 s"
+    progress = await cancelled(Cases(made), clock, lambda _: clock.entries)
+    assert progress.words_of_cancelled().startswith("wait for torch.compile, ")
+    assert progress.n_cases["gpu cases"] == (2, 2)
+
+
+async def _endless(_: Progress) -> None:
+    await asyncio.Event().wait()
 
 
 async def test_a_candidate_that_fails_a_case_waits_for_nothing(tmp_path: Path) -> None:
