@@ -218,6 +218,18 @@ RIGHT = {
         y[i * 256 + t] = v;
     }
 }""",
+    "rows of a cast": """__global__ void copy_rows(const float* x, float* y) {
+    __shared__ float memory[1024];
+    auto rows = reinterpret_cast<float (*)[512]>(memory);
+    for (int e = threadIdx.x; e < 512; e += 256) rows[0][e] = x[blockIdx.x * 512 + e];
+    __syncthreads();
+    for (int e = threadIdx.x; e < 512; e += 256) {
+        float total = rows[0][e];
+        rows[1][e] = total;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < 512; e += 256) y[blockIdx.x * 512 + e] = rows[1][511 - e];
+}""",
     "a double buffer": """__global__ void buffered(const float* a, float* c, int n) {
     __shared__ float tile[2][256];
     int t = threadIdx.x, now = 0;
@@ -251,7 +263,7 @@ WITHOUT_END = {
 }""",
 }
 """Texts that the rules once did not get through."""
-FAULTS = {"KL202", "KL206", "KL207", "KL208", "KL218"}
+FAULTS = {"KL202", "KL206", "KL207", "KL208", "KL218", "KL219"}
 
 
 @pytest.mark.parametrize("name", RIGHT)

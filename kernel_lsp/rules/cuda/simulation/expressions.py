@@ -208,12 +208,15 @@ class Calculator(Structures):
     def retyped(self, value: Value, type_text: str) -> Value:
         """Return the value of a cast."""
         if value.memory is not None:
+            type_text, is_of_rows, extents = type_text.partition("(*)")
+            sizes = map(self._extent_of, re.findall(r"\[([^\[\]]*)\]", extents)) if is_of_rows else ()
+            dims = (None, *sizes) if is_of_rows else ()
             element = type_text.replace("*", "").replace("const", "").replace("&", "").replace("volatile", "").strip()
             width = type_bytes(element) or (value.width if element == "void" or value.width > 1 else 4)
             is_float = not INTEGERS.search(element)
             if value.memory.kind == "shared" and not value.memory.accesses:
                 value.memory.is_float = is_float
-            return replace(value, width=width, dims=())
+            return replace(value, width=width, dims=dims)
         return self.cast(value, type_text)
 
     def _value_of_binary_expression(self, node: Node) -> Value:
