@@ -107,6 +107,7 @@ from kernel_lsp.generate.schedule.tensor_core_knobs import (
     pick_schedule,
     render_windows,
     tensor_core_comment,
+    with_strips,
 )
 
 
@@ -203,6 +204,9 @@ class GroupRenderer:
             if kernels:
                 return RenderedGroup(kernels)
         default = default_schedule(group, self.workload)
+        with_strip = with_strips(group, default, self.workload)
+        if tensor_core_renderer(kernel, group, with_strip, self.workload).is_valid:
+            default = with_strip
         schedule = pick_schedule(self.choices, kernel.name, group, default, self.workload)
         renderer = tensor_core_renderer(kernel, group, schedule, self.workload)
         is_valid = renderer.is_valid

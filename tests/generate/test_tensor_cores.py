@@ -22,6 +22,7 @@ LAYOUTS = {
 }
 RAGGED = {"rows by columns": ((37, 51), (19, 51)), "columns by rows": ((51, 37), (51, 19))}
 GROUPS = {"warpgroups": 1, "tile_m": 64, "tile_n": 64, "tile_k": 32, "warps_m": 4, "warps_n": 1, "stages": 4}
+STRIP = {"strip": 8, "tile_m": 64, "tile_n": 64, "tile_k": 32, "warps_m": 2, "warps_n": 2, "stages": 3, "chain": 0}
 CONVOLUTION = """
 class M(nn.Module):
     def __init__(self):
@@ -79,7 +80,9 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("knobs", [{}, {"cluster": 2, "tile_k": 8}, GROUPS], ids=["warp", "cluster", "warpgroup"])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"cluster": 2, "tile_k": 8}, GROUPS, STRIP], ids=["warp", "cluster", "warpgroup", "strip"]
+)
 def test_extreme_numbers_give_what_f32_gives(knobs: dict[str, int]) -> None:
     checked = check("def f(a, b): return a @ b", [tensor("a", 20, 24), tensor("b", 24, 16)], knobs=knobs)
     left, right = np.ones((len(EXTREMES), 24), "f4"), np.full((24, 16), 0.75, "f4")
@@ -106,6 +109,8 @@ class M(nn.Module):
 def test_a_linear_layer_keeps_the_digits_of_numbers_of_every_size(family: str) -> None:
     checked = check(LINEAR, [tensor("x", 12, 36)], symbol="M", families=(family,))
     assert checked.n_kernels == 1
+    wide = LINEAR.replace("36, 20", "28, 200")
+    check(wide, [tensor("x", 70, 28)], symbol="M", knobs=STRIP, families=(family,))
 
 
 @pytest.mark.parametrize("knobs", [{}, GROUPS], ids=["warp", "warpgroup"])
@@ -342,8 +347,9 @@ def test_a_short_sum_of_many_results_has_small_blocks() -> None:
     task = plan_text("def f(a, b): return a @ b", inputs=[tensor("a", 8192, 32), tensor("b", 32, 8192)]).task
     program = plan_program(task, gpu=find_gpu("H200"))
     schedule = program.realize({}).schedule
-    assert (schedule["f.warpgroups"], schedule["f.stages"]) == (0, 2)
-    assert "__launch_bounds__(128, 6)" in program.render({})
+    assert (schedule["f.warpgroups"], schedule["f.stages"], schedule["f.strip"]) == (0, 3, 16)
+    assert "__launch_bounds__(128, 4)" in program.render({})
+    assert "__launch_bounds__(128, 6)" in program.render({"f.strip": 0, "f.stages": 2})
     assert (schedule["f.tile_m"], schedule["f.tile_n"], schedule["f.chain"]) == (64, 64, 0)
 
 
@@ -353,6 +359,31 @@ def test_a_strided_convolution_of_few_channels_keeps_its_rows_and_has_narrow_til
     program = plan_program(task, gpu=find_gpu("H200"))
     assert program.realize({}).schedule["f.tile_n"] == 96
     assert "k_of_lane" in program.render({})
+
+
+STRIPS = {
+    "rows by columns": ("a @ b.t()", (70, 24), (200, 24)),
+    "rows by rows": ("a @ b", (70, 24), (24, 200)),
+    "columns by rows": ("a.t() @ b", (24, 72), (24, 200)),
+    "with an epilogue": ("torch.relu(a @ b.t() * 3.0 + c)", (70, 24), (200, 24)),
+    "a batch": ("a @ b.transpose(1, 2)", (2, 70, 24), (2, 136, 24)),
+}
+
+
+@pytest.mark.parametrize("name", STRIPS)
+def test_a_block_keeps_its_rows_and_walks_along_columns(name: str) -> None:
+    call, left, right = STRIPS[name]
+    inputs = [tensor("a", *left), tensor("b", *right)]
+    extra = [tensor("c", 200)] if "+ c" in call else []
+    parameters = ", ".join(each.name for each in [*inputs, *extra])
+    checked = check(f"def f({parameters}): return {call}", [*inputs, *extra], knobs=STRIP)
+    assert "constexpr int STRIP = 8" in checked.text
+
+
+def test_strips_need_sums_of_one_step_and_packs_along_columns() -> None:
+    long = [tensor("a", 64, 72), tensor("b", 128, 72)]
+    knobs = [knob.name for knob in plan_text("def f(a, b): return a @ b.t()", inputs=long).knobs]
+    assert not any(name.endswith(".strip") for name in knobs)
 
 
 def test_f64_and_integers_are_not_offered_tensor_cores() -> None:

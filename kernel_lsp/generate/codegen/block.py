@@ -39,7 +39,7 @@ class Block:
             if header.startswith("#"):
                 block.line(header)
             else:
-                block.line(f"{header} {{")
+                block.line(f"{header} {{".lstrip())
                 block = type(self)(self.kernel, block, block.depth + 1)
         block._opener = self._opener if closes_this else self
         return block

@@ -97,6 +97,13 @@ MAX_SHORT_TERMS = 64
 library's sums lose. (32768, 32) x 32768 has an error of 6.0e-8 so, the library's is 8.4e-8 and that of whole steps
 2.3e-7; it took 2400 us in the short tile, 2610 us in 128 x 64 and 2540 us in the library."""
 
+STRIPS = (8, 16, 32)
+"""Tiles along the columns that a block may compute with the same rows: (32768, 32) x 32768 took 1559 us on an H200 by
+128 of them, 1596 by 32 with twice the rows, 2027 a tile at a time, and 1935 in max-autotune; of 64 terms 2583, 3476 and
+3379."""
+BLOCKS_OF_STRIPS = 4
+"""Minimum blocks per multiprocessor for strips by default: as many as share one."""
+
 
 def pick_schedule(
     choices: Choices, name: str, group: ContractionGroup, default: TensorCoreSchedule, workload: Workload
@@ -125,6 +132,9 @@ def pick_schedule(
         if group.phases is None:
             default_transposed = int(default.is_transposed)
             is_transposed = bool(pick("transposed", (0, 1), default_transposed, "tiles have columns as their rows"))
+    strip = 0
+    if may_have_strips(group, workload):
+        strip = pick("strip", (0, *STRIPS), default.strip, "tiles along the columns that a block has for its rows")
     return TensorCoreSchedule(
         pick("tile_m", (16, 32, 64, 128, 256), default.tile_m, "rows of a block's tile"),
         pick("tile_n", (16, 32, 64, 96, 128, 256), default.tile_n, "columns of a block's tile"),
@@ -137,7 +147,32 @@ def pick_schedule(
         warpgroups,
         is_transposed=is_transposed,
         n_phases=n_phases,
+        strip=strip,
     )
+
+
+def may_have_strips(group: ContractionGroup, workload: Workload) -> bool:
+    """Return True for sums of few products of f32, whose left factor a block may keep for several tiles."""
+    n_terms = workload.size(group.k.extent)
+    return group.operand == DType.F32 and group.phases is None and n_terms <= MAX_SHORT_TERMS
+
+
+def with_strips(group: ContractionGroup, schedule: TensorCoreSchedule, workload: Workload) -> TensorCoreSchedule:
+    """Return the schedule of the longest strips that fill the GPU; the same one where none do."""
+    if not may_have_strips(group, workload):
+        return schedule
+    rows, columns, batch = (max(1, workload.size(v.extent)) for v in (group.m, group.n, group.batch))
+    n_rows = -(-rows // SHORT_TILE.m) * batch
+    enough = BLOCKS_OF_STRIPS * workload.n_multiprocessors
+    fitting = (n for n in reversed(STRIPS) if n_rows * (columns // (SHORT_TILE.n * n)) >= enough)
+    strip = next(fitting, 0)
+    if not strip:
+        return schedule
+    n_terms, depth = workload.size(group.k.extent), depth_of(DType.F32)
+    tile_k = next(size for size in (depth, 2 * depth, 4 * depth, 8 * depth) if size >= n_terms)
+    stages = 2 if tile_k == MAX_SHORT_TERMS else 3
+    tile = SHORT_TILE
+    return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, stages, chain=depth, strip=strip)
 
 
 def _schedule_of_lines(group: ContractionGroup, n_phases: int, workload: Workload) -> TensorCoreSchedule:
@@ -246,6 +281,11 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     how = ", with sums in f32"
     if group.operand == DType.F32:
         how = ": three TF32 products stand for one of f32 (a = a_high + a_low, without a_low * b_low)"
+    if schedule.strip:
+        return (
+            f"Each block keeps {schedule.tile_m} rows of the left factor of {group.tensor.name} and computes"
+            f" {schedule.strip} tiles of {schedule.tile_n} columns on tensor cores{how}. It writes {written}."
+        )
     ahead = AHEAD if schedule.uses_warpgroups else schedule.stages - 1
     fetched = "the next tile is fetched" if ahead == 1 else f"the next {ahead} tiles are fetched"
     return (

@@ -146,6 +146,27 @@ class ResultWriter:
                 columns.bind(Access(self.group.tensor, self.group.at), Text("sum", 20))
                 write_stores(columns, self.group.stores)
 
+    def write_registers(self, scope: Scope, text: ResultText, sums: str) -> None:
+        """Write a pack of sums at m and n that a thread has in registers."""
+        self._skip_outside(scope, text)
+        scope.line(f"const Pack<float, {PACK}> part = {sums};")
+        self._finish_pack(scope, text)
+
+    def write_again(self, scope: Scope, text: ResultText) -> None:
+        """Write one result at m and n, whose sum is computed by plain multiplications."""
+        self._skip_outside(scope, text)
+        scope.line("float sum = 0.0f;")
+        self._add_products(scope, text, {})
+        scope.bind(Access(self.group.tensor, self.group.at), Text("sum", ATOM))
+        write_stores(scope, self.group.stores)
+
+    def _skip_outside(self, scope: Scope, text: ResultText) -> None:
+        scope.define(self.group.m, "m")
+        scope.define(self.group.n, "n")
+        outside = [f"{name} >= {limit}" for name, limit in (("m", text.row_limit), ("n", text.column_limit)) if limit]
+        if outside:
+            scope.line(f"if ({' || '.join(outside)}) continue;")
+
     def _place_of_sum(self, text: ResultText) -> str:
         if text.place:
             return text.place
@@ -167,10 +188,12 @@ class ResultWriter:
         return pack_conditions(ravel(access.index, access.tensor.shape), self.inner, PACK, workload)
 
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
-        group, kernel = self.group, self.kernel
-        name = self.inner_name
         place = self._place_of_sum(text)
         scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")
+        self._finish_pack(scope, text)
+
+    def _finish_pack(self, scope: Scope, text: ResultText) -> None:
+        group, kernel, name = self.group, self.kernel, self.inner_name
         reads = [access for access in self._packable() if access.tensor not in {s.tensor for s in group.stores}]
         packs = {}
         for access in dict.fromkeys(reads):
@@ -234,9 +257,10 @@ class ResultWriter:
     def _write_again(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
         with scope.open(f"if ({self.kernel.use('must_be_redone')}(sum, {text.n_terms}))") as again:
             again.line("sum = 0.0f;")
-            with again.open(
-                "#pragma unroll 8", f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)"
-            ) as loop:
-                loop.define(self.group.k, "k")
-                left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])
-                loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")
+            self._add_products(again, text, of_lane)
+
+    def _add_products(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:
+        with scope.open("#pragma unroll 8", f"for ({self.kernel.index_type} k = 0; k < {text.n_terms}; ++k)") as loop:
+            loop.define(self.group.k, "k")
+            left, right = loop.values([e.substitute(of_lane) for e in (self.group.left, self.group.right)])
+            loop.line(f"sum += {left.within(MULTIPLY)} * {right.within(MULTIPLY + 1)};")

@@ -8,7 +8,7 @@ plain multiplications, so that it is what f32 arithmetic gives.
 from __future__ import annotations
 
 from kernel_lsp.core.dtype import DType
-from kernel_lsp.core.expression import Binary, Constant
+from kernel_lsp.core.expression import Binary, Constant, Expression
 from kernel_lsp.generate.codegen.kernel import (
     REGISTERS_PER_BLOCK,
     KernelWriter,
@@ -82,6 +82,7 @@ class TensorCoreRenderer:
     ) -> None:
         assert group.operand is not None
         self.kernel, self.group, self.schedule, self.operand = kernel, group, schedule, group.operand
+        self._workload = workload
         self.scope = Scope(kernel)
         left, right, _ = group.unscaled
         self.left = plan_operand("left_tiles", left, self.operand, group.m, group.k, workload)
@@ -123,9 +124,10 @@ class TensorCoreRenderer:
             rows = Binary("*", rows, Constant(schedule.cluster))
         if self._has_phases:
             rows = Binary("*", rows, to_expression(group.batch.extent // schedule.n_phases))
-        grid = [rows, blocks_of(group.n.extent, schedule.tile_n)]
+        grid = [rows, blocks_of(group.n.extent, self._grid_columns)]
         conditions = [
             *group.conditions,
+            *self._own_conditions,
             *self.left.conditions,
             *self.right.conditions,
             *self._results.conditions,
@@ -155,6 +157,16 @@ class TensorCoreRenderer:
             return None
         by_registers = REGISTERS_PER_BLOCK // (REGISTERS_OF_SHORT * self.schedule.n_threads)
         return min(by_registers, MAX_SHARED_BYTES // self.shared_bytes)
+
+    @property
+    def _grid_columns(self) -> int:
+        """Return the columns of a block."""
+        return self.schedule.tile_n
+
+    @property
+    def _own_conditions(self) -> tuple[Expression, ...]:
+        """Return the conditions on sizes that are the template's own."""
+        return ()
 
     @property
     def _warp(self) -> str:
@@ -188,6 +200,11 @@ class TensorCoreRenderer:
         return operand_layout(self.schedule, size, self.operand, is_k_inner=operand.is_k_inner)
 
     def _declare_tiles(self) -> None:
+        self._declare_tile_sizes()
+        self._declare_tile(self.left, "shared")
+        self._declare_tile(self.right, "left_tiles + STAGES")
+
+    def _declare_tile_sizes(self) -> None:
         scope, schedule = self.scope, self.schedule
         scope.line(
             f"constexpr int TM = {schedule.tile_m}, TN = {schedule.tile_n}, TK = {schedule.tile_k};  // of a block"
@@ -196,12 +213,13 @@ class TensorCoreRenderer:
         scope.line(f"constexpr int STAGES = {schedule.stages};  // tiles in shared memory: all but one on their way")
         scope.line("// Rows are padded so that the rows of a fragment lie in different banks.")
         scope.line(f"extern __shared__ __align__({self.alignment}) unsigned char shared[];")
-        for operand, place in ((self.left, "shared"), (self.right, "left_tiles + STAGES")):
-            layout, own = self._layout(operand), "TM" if operand is self.left else "TN"
-            outer, inner = (own, "TK") if operand.is_k_inner else ("TK", own)
-            padded = f"{inner} + {layout.padding}" if layout.padding else inner
-            array = f"{self.operand.cuda_type} (*)[{outer}][{padded}]"
-            scope.line(f"auto {operand.tile} = reinterpret_cast<{array}>({place});")
+
+    def _declare_tile(self, operand: Operand, place: str) -> None:
+        layout, own = self._layout(operand), "TM" if operand is self.left else "TN"
+        outer, inner = (own, "TK") if operand.is_k_inner else ("TK", own)
+        padded = f"{inner} + {layout.padding}" if layout.padding else inner
+        array = f"{self.operand.cuda_type} (*)[{outer}][{padded}]"
+        self.scope.line(f"auto {operand.tile} = reinterpret_cast<{array}>({place});")
 
     def _declare_places(self) -> None:
         scope, schedule, group = self.scope, self.schedule, self.group
@@ -261,11 +279,13 @@ class TensorCoreRenderer:
 
     def _write_steps(self) -> None:
         """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
-        scope = self.scope
-        scope.line("float sums[WM / 16][WN / 8][4] = {};")
+        self.scope.line("float sums[WM / 16][WN / 8][4] = {};")
         self._declare_steps()
         self._prepare_loads()
-        with scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)") as loop:
+        self._write_pipeline()
+
+    def _write_pipeline(self) -> None:
+        with self.scope.open("for (int step = 1 - STAGES; step < n_steps; ++step)") as loop:
             with loop.open("if (step >= 0)") as ready:
                 ready.line("wait_for_copies<STAGES - 2>();  // the tile of this step is there")
                 ready.line("__syncthreads();")
@@ -388,25 +408,32 @@ class TensorCoreRenderer:
             scope.line("#pragma unroll")
             scope.line(f"for (int j = 0; j < WN / 8; ++j) {function}({part}, {left}, {right}[j]);")
         if not self._is_chained:
+            added = "sums[i][j][c] += part[j][c]"
+            if self.schedule.strip:  # sums start with the first products
+                added = "sums[i][j][c] = k == 0 ? part[j][c] : sums[i][j][c] + part[j][c]"
             with scope.unroll("for (int j = 0; j < WN / 8; ++j)") as columns:
                 columns.line("#pragma unroll")
-                columns.line("for (int c = 0; c < 4; ++c) sums[i][j][c] += part[j][c];")
+                columns.line(f"for (int c = 0; c < 4; ++c) {added};")
 
     def _write_fragment(self, scope: Scope, operand: Operand) -> None:
         """Read the fragment of 16 rows or columns to `bits`."""
-        is_left = operand is self.left
         scope.line("unsigned bits[4];")
+        self._write_words(scope, operand, "bits", "stage")
+
+    def _write_words(self, scope: Scope, operand: Operand, bits: str, tile: str) -> None:
+        """Read the fragment of 16 rows or columns of one of an operand's tiles."""
+        is_left = operand is self.left
         if self._is_split and not operand.is_k_inner:
             scope.line("#pragma unroll")
-            place = f"{operand.tile}[stage]{WORD_LOADS[is_left]}"
+            place = f"{operand.tile}[{tile}]{WORD_LOADS[is_left]}"
             scope.line("for (int c = 0; c < 4; ++c) {")
-            scope.line(f"    bits[c] = __float_as_uint({place});")
+            scope.line(f"    {bits}[c] = __float_as_uint({place});")
             scope.line("}")
             return
         row, column = FRAGMENT_LOADS[is_left, operand.is_k_inner]
         column = column.format(chunk=ROW_BYTES // self.operand.itemsize)
         load = self.kernel.use("load_matrices" if operand.is_k_inner else "load_transposed")
-        scope.line(f"{load}(bits, &{operand.tile}[stage][{row}][{column}]);")
+        scope.line(f"{load}({bits}, &{operand.tile}[{tile}][{row}][{column}]);")
 
     def _write_sums(self) -> None:
         """Gather the block's sums in shared memory, so that neighbouring threads write neighbours."""

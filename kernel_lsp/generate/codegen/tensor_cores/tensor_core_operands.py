@@ -180,7 +180,8 @@ class Operand:
 
 @dataclass(frozen=True)
 class LoadText:
-    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces permuted."""
+    """Names and sizes that the text of a load refers to. Rows of a swizzled tile have their 16-byte pieces permuted. Of
+    32 rows of an interleaved tile, every fourth comes first."""
 
     along: str
     n_along: int
@@ -189,6 +190,7 @@ class LoadText:
     along_limit: str
     k_limit: str
     is_swizzled: bool = False
+    is_interleaved: bool = False
 
     def limits(self, along: str) -> list[str]:
         """Return the conditions that an element is in the bounds of the factor. Tiles that fit exactly need none."""
@@ -360,6 +362,8 @@ def _place(operand: Operand, text: LoadText) -> str:
     own, of_k = f"{operand.row or text.along} - {text.along}0", "k - k0"
     if text.is_swizzled:
         of_k = f"({of_k}) ^ ({own}) % 8 * 4"
+    if text.is_interleaved:
+        own = f"({own}) / 32 * 32 + ({own}) % 4 * 8 + ({own}) % 32 / 4"
     outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
     return f"{operand.tile}[stage][{outer}][{inner}]"
 

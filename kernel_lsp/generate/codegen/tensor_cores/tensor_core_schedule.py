@@ -13,6 +13,8 @@ ROW_BYTES = 16
 MMA_M, MMA_N = 16, 8
 WARPGROUP_COLUMNS = (32, 64, 96, 128)
 """Columns of results per `wgmma` of a contraction's tile."""
+INTERLEAVED_COLUMNS = 32
+"""Columns of four fragments side by side, of which a thread has a pack of neighbours where they are interleaved."""
 MAX_SHARED_BYTES = 227 << 10
 """Maximum shared memory per block on sm_90 in bytes; needs an opt-in."""
 MAX_ACCUMULATORS = 160
@@ -36,7 +38,8 @@ class TensorCoreSchedule:
     `stages` tiles in flight. The blocks of a cluster share the products of a tile. Tensor cores add up `chain` products
     before an addition that rounds to the nearest. With `uses_warpgroups`, four warps multiply together, by `wgmma`, and
     `n_copying` more threads copy tiles and split them. `is_transposed`: a tile's rows are the result's columns. A block
-    computes `n_phases` phases of its rows one after the other, whose results alternate in memory."""
+    computes `n_phases` phases of its rows one after the other, whose results alternate in memory. With a `strip` it
+    keeps its rows and computes as many tiles along the columns."""
 
     tile_m: int
     tile_n: int
@@ -50,6 +53,7 @@ class TensorCoreSchedule:
     n_copying: int = N_COPYING_THREADS
     is_transposed: bool = False
     n_phases: int = 1
+    strip: int = 0
 
     @property
     def n_threads(self) -> int:

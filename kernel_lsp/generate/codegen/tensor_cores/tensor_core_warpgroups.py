@@ -10,6 +10,7 @@ from __future__ import annotations
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.kernel import KernelWriter
 from kernel_lsp.generate.codegen.scope import Scope
+from kernel_lsp.generate.codegen.tensor_cores.strips import StripRenderer
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core import (
     FRAGMENT_LOADS,
     WORD_LOADS,
@@ -42,7 +43,8 @@ def tensor_core_renderer(
     workload: Workload,
 ) -> TensorCoreRenderer:
     """Return the renderer of the instructions that the schedule uses."""
-    template = WarpgroupRenderer if schedule.uses_warpgroups else TensorCoreRenderer
+    plain = StripRenderer if schedule.strip else TensorCoreRenderer
+    template = WarpgroupRenderer if schedule.uses_warpgroups else plain
     return template(kernel, group.transposed if schedule.is_transposed else group, schedule, workload)
 
 
@@ -61,6 +63,7 @@ class WarpgroupRenderer(TensorCoreRenderer):
         is_swizzled = schedule.tile_k * self.operand.itemsize == SWIZZLED_BYTES
         return (
             schedule.n_phases == 1
+            and not schedule.strip
             and is_grouped
             and is_known
             and is_swizzled

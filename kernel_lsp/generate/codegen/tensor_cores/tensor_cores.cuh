@@ -92,3 +92,19 @@ __device__ inline bool must_be_redone(float sum, float n_terms) {
     const float size = fabsf(sum);
     return !(size <= 3.4028235e38f) || (size < n_terms * 9.8607613e-32f && size > 0.0f);
 }
+
+//@ SumCheck
+// Finds out whether one of many sums may differ from that of the numbers that were split: an infinity, NaN or overflow
+// was met, or low parts have lost digits, as they may in n terms below n * 2^-103. A zero is as good as a large sum.
+struct SumCheck {
+    unsigned least = 0xffffffffu;  // twice the bits of the smallest sum, less one
+    float nan = 0.0f;              // NaN once a sum was an infinity or NaN
+    __device__ inline void take(float sum) {
+        least = min(least, 2 * __float_as_uint(sum) - 1);
+        nan = fmaf(sum, 0.0f, nan);
+    }
+    __device__ inline bool fails(float n_terms) const {
+        return nan != 0.0f || least < 2 * __float_as_uint(n_terms * 9.8607613e-32f) - 1;
+    }
+};
+
