@@ -255,12 +255,12 @@ class _OperationRenderer:
         wanted = f"{wanted}_kernel" if wanted in HELPERS else wanted
         name = self.builder.kernel_name(wanted)
         self.taken.append((self.builder.suffixed(wanted), name))
-        reserved = {*local_names, *(symbol.name for symbol in self.builder.task.symbols)}
         return KernelWriter(
             name,
             self.names,
             self.fused.hints,
-            frozenset(reserved),
+            frozenset(symbol.name for symbol in self.builder.task.symbols),
+            frozenset(local_names),
             self.index_type,
             uses_intrinsics=self._is_in_16_bits(),
             in_gradients=self.name != self.builder.task.name,

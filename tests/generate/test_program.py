@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.plan import Launch
+from kernel_lsp.core.task import TensorInput
 from kernel_lsp.errors import TargetError
 from kernel_lsp.generate.lowering.table import supported_operators
 from kernel_lsp.generate.program import plan_program
@@ -165,3 +167,41 @@ def test_kernels_that_differ_in_a_function_stay_apart() -> None:
     apart = {"f.launches": "each"}
     assert program.render(apart).count("__global__") == 2
     check_program(program, schedule=apart)
+
+
+TAKEN_NAMES = {
+    "a product": ("def f(a, b): return a @ b", (("n", "k"), ("k", "m"))),
+    "rows": ("def f(a): return a.softmax(-1)", (("row", "col"),)),
+    "elements": ("def f(a): return (a * 2.0).t() + 1.0", (("i", "u"),)),
+    "a scan": ("def f(a): return a.cumsum(-1)", (("row", "lane"),)),
+    "attention": (
+        "def f(a, b, c): return F.scaled_dot_product_attention(a, b, c)",
+        (("batch", "head", "n", "m"), ("batch", "head", "key", "m"), ("batch", "head", "key", "m")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_NAMES)
+def test_dims_may_have_the_names_of_a_templates_variables(name: str) -> None:
+    text, dims = TAKEN_NAMES[name]
+    sizes = {
+        "n": 20,
+        "k": 24,
+        "m": 16,
+        "row": 6,
+        "col": 40,
+        "i": 8,
+        "u": 12,
+        "lane": 70,
+        "batch": 2,
+        "head": 3,
+        "key": 24,
+    }
+    inputs = [
+        TensorInput(name=letter, dtype=DType.F32, shape=tuple(sizes[d] for d in own), dim_names=own)
+        for letter, own in zip("abc", dims, strict=False)
+    ]
+    program = plan_text(text, inputs=inputs)
+    ways = {knob.name: "tensor_cores" for knob in program.knobs if "tensor_cores" in knob.values}
+    for schedule in ({}, ways):
+        check_program(program, schedule=schedule)

@@ -175,6 +175,7 @@ class KernelParameterText:
 @dataclass
 class KernelWriter:
     """A kernel under construction. `tensor_names` are the plan's names of the tensors in memory; `hints` name scalars.
+    `reserved` are the task's dims, `local_names` the template's own, which a dim may have, too: its parameter does not.
     Loops of a thread of at most `max_unrolled` iterations are unrolled, so that values read twice stay in registers.
     `runs` has the array and the place in it of each read whose run of memory is loaded, to be evicted late with
     `evicts_late`; `tiles` those of values that are computed already. With `uses_intrinsics`, functions are as accurate
@@ -185,6 +186,7 @@ class KernelWriter:
     tensor_names: Mapping[Tensor, str]
     hints: Mapping[bytes, str]
     reserved: frozenset[str] = frozenset()
+    local_names: frozenset[str] = frozenset()
     index_type: Literal["int", "long long"] = "int"
     max_unrolled: int = 0
     evicts_late: bool = False
@@ -205,7 +207,7 @@ class KernelWriter:
     tiles: dict[bytes, tuple[str, Index]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        pool = NamePool(set(self.reserved))
+        pool = NamePool({*self.reserved, *self.local_names})
         self._local_names = {tensor: pool.take(name) for tensor, name in self.tensor_names.items()}
         self.names = pool
         self._resized, self._in_memory = dict[Tensor, Tensor](), dict[Tensor, Tensor]()
@@ -247,14 +249,22 @@ class KernelWriter:
     def add_scratch(self, wanted: str, dtype: DType, dims: Sequence[Expression]) -> str:
         """Add a scratch tensor of this kernel's own to the plan; return the parameter that points to it."""
         name = self.names.take(wanted)
-        taken = {*self.tensor_names.values(), *self.reserved, *(scratch.name for scratch in self.scratch.values())}
+        taken = {
+            *self.tensor_names.values(),
+            *self.reserved,
+            *self.local_names,
+            *(scratch.name for scratch in self.scratch.values()),
+        }
         in_plan = NamePool(taken).take(f"{self.name}_{wanted}")
         self.scratch[name] = TensorParameter(in_plan, dtype, tuple(dims))
         return name
 
     def symbol(self, symbol: Symbol) -> str:
         """Return the parameter that holds a size."""
-        return self.symbols.setdefault(symbol, symbol.name)
+        if symbol not in self.symbols:
+            is_free = symbol.name not in self.local_names
+            self.symbols[symbol] = symbol.name if is_free else self.names.take(f"{symbol.name}_size")
+        return self.symbols[symbol]
 
     def size(self, name: str, size: Index) -> str:
         """Return a size as C++: a literal when fixed, a dim's own name, else a parameter called `name`."""

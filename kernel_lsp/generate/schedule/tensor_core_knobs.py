@@ -19,6 +19,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
     WARP,
     TensorCoreSchedule,
     depth_of,
+    resident_strips,
     result_layout,
 )
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
@@ -98,11 +99,14 @@ library's sums lose. (32768, 32) x 32768 has an error of 6.0e-8 so, the library'
 2.3e-7; it took 2400 us in the short tile, 2610 us in 128 x 64 and 2540 us in the library."""
 
 STRIPS = (8, 16, 32)
-"""Tiles along the columns that a block may compute with the same rows: (32768, 32) x 32768 took 1559 us on an H200 by
-128 of them, 1596 by 32 with twice the rows, 2027 a tile at a time, and 1935 in max-autotune; of 64 terms 2583, 3476 and
-3379."""
-BLOCKS_OF_STRIPS = 4
-"""Minimum blocks per multiprocessor for strips by default: as many as share one."""
+"""Tiles along the columns that a block may compute with the same rows."""
+MIN_RESULTS_OF_STRIPS = 1 << 23
+"""Minimum results for strips by default: (2048, 32) x 2048 took 17.0 us on an H200 so, 15.9 a tile at a time."""
+STRIP_COLUMNS = 64
+STRIP_TILES = {64: (2, 1.0), 128: (4, 1.15)}
+"""By rows of a block of a strip: its warps along them, and its cost per result with 32 terms, where registers of two
+blocks do not suffice. (32768, 32) x 32768 took 1415 us on an H200 by 64 rows, 1652 by 128, 2027 a tile at a time and
+1935 in max-autotune; of 64 terms 2518, 2452, 3476 and 3379."""
 
 
 def pick_schedule(
@@ -158,21 +162,25 @@ def may_have_strips(group: ContractionGroup, workload: Workload) -> bool:
 
 
 def with_strips(group: ContractionGroup, schedule: TensorCoreSchedule, workload: Workload) -> TensorCoreSchedule:
-    """Return the schedule of the longest strips that fill the GPU; the same one where none do."""
-    if not may_have_strips(group, workload):
-        return schedule
+    """Return the schedule of strips whose waves compute the fewest tiles; the same one where results are few."""
     rows, columns, batch = (max(1, workload.size(v.extent)) for v in (group.m, group.n, group.batch))
-    n_rows = -(-rows // SHORT_TILE.m) * batch
-    enough = BLOCKS_OF_STRIPS * workload.n_multiprocessors
-    fitting = (n for n in reversed(STRIPS) if n_rows * (columns // (SHORT_TILE.n * n)) >= enough)
-    strip = next(fitting, 0)
-    if not strip:
+    if not may_have_strips(group, workload) or rows * columns * batch < MIN_RESULTS_OF_STRIPS:
         return schedule
     n_terms, depth = workload.size(group.k.extent), depth_of(DType.F32)
     tile_k = next(size for size in (depth, 2 * depth, 4 * depth, 8 * depth) if size >= n_terms)
-    stages = 2 if tile_k == MAX_SHORT_TERMS else 3
-    tile = SHORT_TILE
-    return TensorCoreSchedule(tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, stages, chain=depth, strip=strip)
+
+    def made(tile_m: int, strip: int) -> TensorCoreSchedule:
+        n_stages = 2 if tile_k == MAX_SHORT_TERMS else 3
+        sizes = (tile_m, STRIP_COLUMNS, tile_k, STRIP_TILES[tile_m][0], 2, n_stages)
+        return TensorCoreSchedule(*sizes, chain=depth, strip=strip)
+
+    def cost(schedule: TensorCoreSchedule) -> float:
+        n_blocks = -(-rows // schedule.tile_m) * -(-columns // (STRIP_COLUMNS * schedule.strip)) * batch
+        n_waves = -(-n_blocks // (resident_strips(schedule) * workload.n_multiprocessors))
+        weight = STRIP_TILES[schedule.tile_m][1] if tile_k == 4 * depth else 1.0
+        return n_waves * resident_strips(schedule) * schedule.tile_m * (schedule.strip + 1) * weight
+
+    return min((made(tile_m, strip) for tile_m in STRIP_TILES for strip in STRIPS), key=cost)
 
 
 def _schedule_of_lines(group: ContractionGroup, n_phases: int, workload: Workload) -> TensorCoreSchedule:
@@ -386,7 +394,7 @@ def render_windows(
     picked = _pick_windows(choices, kernel.name, group, workload)
     if picked is None:
         return ()
-    kernel = replace(kernel, reserved=kernel.reserved | {*LOCAL_NAMES})
+    kernel = replace(kernel, local_names=kernel.local_names | {*LOCAL_NAMES})
     renderer = WindowRenderer(kernel, group, picked[1], workload, picked[0])
     if not renderer.is_valid:
         return ()
