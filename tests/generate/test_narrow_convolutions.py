@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .harness import check, plan_text, tensor
+from .harness import check, check_program, plan_text, tensor
 
 
 def module(rank: int, settings: str, behind: str = "F.gelu", dtype: str = "bf16") -> str:
@@ -78,3 +78,27 @@ def test_windows_of_neighbouring_channels_share_reads(shape: tuple[int, ...], dt
         schedule={"m.convolution.contraction": "direct", "m.box": "1x1x2x4"},
     )
     assert "box of 1 x 1 x 2 x 4 elements" in checked.text
+
+
+PATCHES = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cut = {layer}
+    def forward(self, x): return self.cut(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        ("nn.Conv2d(3, 20, 4, 4)", (2, 3, 8, 12)),
+        ("nn.Conv1d(2, 12, 5, 5)", (3, 2, 38)),
+        ("nn.ConvTranspose2d(24, 3, 4, 4)", (2, 24, 5, 3)),
+    ],
+)
+def test_patches_of_few_channels_are_one_product(layer: str, shape: tuple[int, ...]) -> None:
+    program = plan_text(PATCHES.format(layer=layer), symbol="M", inputs=[tensor("x", *shape)], backward=True)
+    assert (
+        " % 4 == 0 && " not in check_program(program, schedule={}).text
+    )  # no sum looks for the taps that reach a position
