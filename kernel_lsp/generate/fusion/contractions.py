@@ -54,7 +54,8 @@ def grow_contraction(
     rows = tuple(seed.shape[axis] for axis in contraction.row_axes)
     operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
     parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
-    return ContractionGroup(seed, batch, m, n, k, *parts, conditions=contraction.conditions), roots
+    group = ContractionGroup(seed, batch, m, n, k, *parts, conditions=contraction.conditions, term=contraction.term)
+    return group, roots
 
 
 def _grow_by_phases(

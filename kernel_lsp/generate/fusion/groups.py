@@ -119,7 +119,7 @@ class ContractionGroup:
     """A sum of products with everything pointwise behind it. `left` is over (batch, m, k), `right` over (batch, k,
     n); stores are over (batch, m, n) and read the sum as an access to `tensor` at `at`. `way` is the template;
     `operand` is the element type that tensor cores multiply, None on CUDA cores. The kernel supports the sizes for
-    which `conditions` hold."""
+    which `conditions` hold. `term` is what is summed, as in `Contraction`."""
 
     tensor: Tensor
     batch: Variable
@@ -136,6 +136,7 @@ class ContractionGroup:
     operand: DType | None = None
     phases: PhasesOfGroup | None = None
     conditions: tuple[Expression, ...] = ()
+    term: str = "product"
 
     @property
     def has_batch(self) -> bool:

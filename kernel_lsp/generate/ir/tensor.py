@@ -100,7 +100,8 @@ class Contraction:
     `batch_axes`, `row_axes` (m) and `column_axes` (n) are axes of the result. `library` is the equivalent ATen call, if
     there is one; `way` is the template that computes it, if one of ours does; tensor cores compute it by `phases`,
     where it has them. The factors are those of the contraction where `conditions` on sizes hold. `copied` is what a
-    copy of the right one's tensor would make of it; the tensors in `stored` must lie in memory.
+    copy of the right one's tensor would make of it; the tensors in `stored` must lie in memory. `term` is what is
+    summed: the product, or the square or magnitude of the difference, which tiles on CUDA cores compute alone.
     """
 
     left: Scalar
@@ -114,6 +115,7 @@ class Contraction:
     conditions: tuple[Expression, ...] = ()
     copied: CopiedFactor | None = None
     stored: tuple[Tensor, ...] = ()
+    term: str = "product"
 
     @property
     def form_by_phases(self) -> Phases | None:

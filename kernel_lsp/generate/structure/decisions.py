@@ -55,6 +55,7 @@ from kernel_lsp.generate.schedule.scatter_knobs import pick_gathered
 from kernel_lsp.generate.schedule.tensor_core_knobs import MIN_TERMS_OF_PART, PARTS, default_parts, may_go_by_copy
 from kernel_lsp.generate.structure.attention_gradient_patterns import GradientFamily, KeptAttention, find_gradients
 from kernel_lsp.generate.structure.attention_patterns import find_attention
+from kernel_lsp.generate.structure.difference_sums import difference_sum
 from kernel_lsp.generate.structure.recomputed_factors import pick_recomputed
 from kernel_lsp.generate.structure.rewriter import StructurePlan, by_copy
 from kernel_lsp.generate.structure.row_splits import MAX_SPLIT, MIN_SPLIT_COLUMNS, RowSplits
@@ -73,6 +74,9 @@ MIN_SHORT_TERMS, MIN_LINES_OF_SHORT, MIN_SHORT_PRODUCTS = 4, 64, 1 << 24
 """Minimum terms, rows and columns, and products, of products of f32 with few terms for tensor cores by default: a
 low-rank update, 8192 rows of 16 by 4096 with a sum and a ReLU, took 1133 us on an H200 by single threads and 92 so;
 (2048, 32) x 2048 57 and 16."""
+MIN_DIFFERENCES, MIN_PRODUCTS_OF_DIFFERENCES = 8, 1 << 22
+"""Minimum terms of a sum over differences, and of all sums, for tiles by default. Distances of 2048 points in 128 dims
+took 643 us on an H200 with a warp per pair, torch.compile's product 52; by tiles they were not timed."""
 MIN_KEYS = 8
 """Minimum keys of an attention in one kernel: with two, six layers took 589 us for 979 on an H200 by products."""
 MIN_REGISTER_TILE = 4
@@ -207,7 +211,7 @@ class _Planner:
         name = f"{self.operation}.{self.names.take(tensor.name)}"
         if definition.contraction is not None and self._plan_contraction(tensor, definition, name) != "rows":
             return
-        if self._is_flat(tensor, definition, name):
+        if self._is_flat(tensor, definition, name) or self._is_of_differences(tensor, definition, name):
             return
         if definition.contraction is None and self._is_inlined(tensor, definition, name):
             self.plan.inlined.append(tensor)
@@ -238,8 +242,22 @@ class _Planner:
         is_wide = all(access.dtype.itemsize >= 4 for access in accesses(found.body))
         default = int(is_wide or not read.isdisjoint(self.plan.of_lines))
         is_flat = self.choices.pick_int(f"{name}.flat", (0, 1), default, "add up the terms of the sums that it adds up")
-        self.plan.flat += [(tensor, found)] if is_flat else []
+        self.plan.rewritten += [(tensor, found)] if is_flat else []
         return bool(is_flat)
+
+    def _is_of_differences(self, tensor: Tensor, definition: Reduction, name: str) -> bool:
+        """Choose tiles in shared memory for sums over the differences of rows and columns."""
+        found = difference_sum(definition)
+        if found is None or found.contraction is None:
+            return False
+        axes = (found.contraction.row_axes, found.contraction.column_axes)
+        fewest = min(self._size(product(tensor.shape[axis] for axis in each)) for each in axes)
+        n_terms = self._size(product(variable.extent for variable in definition.reduced))
+        is_large = self._size(tensor.n_elements) * n_terms >= MIN_PRODUCTS_OF_DIFFERENCES
+        default = int(is_large and fewest >= MIN_LINES_OF_SHORT and n_terms >= MIN_DIFFERENCES)
+        is_tiled = self.choices.pick_int(f"{name}.tiled", (0, 1), default, "tiles in shared memory, of all pairs")
+        self.plan.rewritten += [(tensor, found)] if is_tiled else []
+        return bool(is_tiled)
 
     def _plan_place(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Decide between a kernel of its own and a recomputation by every block, which saves a launch, for a small

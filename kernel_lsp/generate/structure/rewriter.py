@@ -246,7 +246,7 @@ class StructurePlan:
     gradients: list[GradientFamily] = field(default_factory=list)
     libraries: list[tuple[Tensor, LibraryPlan]] = field(default_factory=list)
     gathered: list[Tensor] = field(default_factory=list)
-    flat: list[tuple[Tensor, Reduction]] = field(default_factory=list)
+    rewritten: list[tuple[Tensor, Reduction]] = field(default_factory=list)
     of_lines: list[Tensor] = field(default_factory=list)
     joined: list[Tensor] = field(default_factory=list)
     recomputed: list[Tensor] = field(default_factory=list)
@@ -262,7 +262,7 @@ class StructurePlan:
     @property
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for plans that agree."""
-        named = (self.attentions, self.libraries, self.flat)
+        named = (self.attentions, self.libraries, self.rewritten)
         plain = (self.inlined, self.everywhere, self.gathered, self.of_lines, self.joined, self.recomputed)
         return (
             tuple((tensor.digest, way, parts) for tensor, way, parts in self.contractions),
@@ -286,7 +286,7 @@ class StructurePlan:
             rewriter.compute_by_loop(tensor)
         for tensor in self.gathered:
             rewriter.gather_rows(tensor)
-        rewriter.definitions.update((*self.attentions, *self.flat))
+        rewriter.definitions.update((*self.attentions, *self.rewritten))
         for tensor in self.of_lines:
             rewriter.join_longer_rows(tensor)
         for family in self.gradients:

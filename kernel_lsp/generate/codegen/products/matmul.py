@@ -30,8 +30,10 @@ from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression
 
 LOCAL_NAMES = (
     *("m0", "n0", "k0", "left_tile", "right_tile", "sums", "left", "right", "e", "m", "n", "k", "i", "j", "row", "col"),
-    *("batch", "value", "TM", "TN", "TK"),
+    *("batch", "value", "difference", "TM", "TN", "TK"),
 )
+DIFFERENCES = {"square": "difference * difference", "magnitude": "fabsf(difference)"}
+"""Terms of sums over differences, as C++."""
 RUN = 4
 """Neighbouring rows or columns that a thread reads at once: 16 bytes of f32."""
 
@@ -152,8 +154,14 @@ class TiledRenderer:
             self._read_part(inner, "left", "row", schedule.thread_m, schedule.tile_m)
             self._read_part(inner, "right", "col", schedule.thread_n, schedule.tile_n)
             with inner.unroll(f"for (int i = 0; i < {schedule.thread_m}; ++i)") as rows:
-                rows.line("#pragma unroll")
-                rows.line(f"for (int j = 0; j < {schedule.thread_n}; ++j) sums[i][j] += left[i] * right[j];")
+                header = f"for (int j = 0; j < {schedule.thread_n}; ++j)"
+                if self.group.term == "product":
+                    rows.line("#pragma unroll")
+                    rows.line(f"{header} sums[i][j] += left[i] * right[j];")
+                else:
+                    with rows.unroll(header) as columns:
+                        columns.line(f"const {self.type} difference = left[i] - right[j];")
+                        columns.line(f"sums[i][j] += {DIFFERENCES[self.group.term]};")
 
     def _read_part(self, scope: Scope, name: str, first: str, count: int, tile: int) -> None:
         """Read this thread's part of a row of a tile, by the widest possible loads."""
