@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -50,6 +51,7 @@ class Operation:
     arguments: str
     body: str
     inputs: str
+    has_gradients: bool = True
 
     def text(self, dtype: str) -> str:
         """Return the file in KernelBench's form, with parameters and floating inputs of a `dtype` of torch."""
@@ -323,20 +325,21 @@ return x * s[:, :, None, None]""",
 }
 
 
-def main() -> int:
-    """Write the folders below the one given."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def write_folders(description: str, operations: Mapping[str, Operation]) -> int:
+    """Write the folders below the one that the command line gives."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     arguments = parser.parse_args()
-    for name, operation in OPERATIONS.items():
+    for name, operation in operations.items():
         folder = arguments.out / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "task.py").write_text(operation.text(arguments.dtype), encoding="utf-8")
-        (folder / "BACKWARD").touch()
-    print(f"{len(OPERATIONS)} operations in {arguments.out}")
+        if operation.has_gradients:
+            (folder / "BACKWARD").touch()
+    print(f"{len(operations)} operations in {arguments.out}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_folders(__doc__, OPERATIONS))
