@@ -1,6 +1,7 @@
 """Entry point of the executor process: JSON lines in, JSON lines out, one answer per request.
 
 ``{"command": "load", "ptx": ..., "file_name": ...}`` compiles; ``{"command": "run", ...}`` runs the module loaded last.
+``{"command": "inspect", "ptx": ..., "file_name": ...}`` only looks for endless loops, and leaves that module as it is.
 `docs/ptx-executor.md` describes both. The real stdout is set aside, because nothing else may write to it.
 """
 
@@ -25,6 +26,7 @@ from kernel_lsp.ptx.run.buffers import BufferRequest
 from kernel_lsp.ptx.run.layout import SHARED_POISON, SHARED_START
 from kernel_lsp.ptx.run.machine import run_steps
 from kernel_lsp.ptx.run.run_request import InvalidRequestError, RunRequest
+from kernel_lsp.ptx.text.parser import parse
 from kernel_lsp.ptx.text.syntax import Instruction, Module, UnsupportedPtxError
 
 MAX_ENDLESS_LOOPS = 20
@@ -66,6 +68,8 @@ class Session:
         try:
             if request["command"] == "load":
                 return self._load(request)
+            if request["command"] == "inspect":
+                return self._inspect(request)
             return self._run(request)
         except UnsupportedPtxError as error:
             return {"unsupported": self._unsupported(error)}
@@ -86,10 +90,17 @@ class Session:
             # The PTX may be readable even where it is not supported.
             if error.module is None or not (endless := tuple(endless_loops(error.module))):
                 raise
-            return {"endless": self._endless(endless, error.module)}
+            return {"endless": self._endless(endless, error.module, self._file_name)}
         if self._loaded.endless:
-            return {"endless": self._endless(self._loaded.endless, self._loaded.module)}
+            return {"endless": self._endless(self._loaded.endless, self._loaded.module, self._file_name)}
         return {"ok": True, "kernels": [_kernel_facts(kernel) for kernel in self._loaded.kernels.values()]}
+
+    def _inspect(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Look for endless loops in a PTX text, without a translation: a network's takes more than half of a load."""
+        with paused_collection():
+            module = parse(request["ptx"])
+            endless = tuple(endless_loops(module))
+        return {"endless": self._endless(endless, module, request["file_name"])} if endless else {"ok": True}
 
     def _compiled(self, ptx: str, *, is_quick: bool) -> LoadedModule:
         """Compile a PTX text, unless it was among the last ones."""
@@ -112,9 +123,9 @@ class Session:
         }
         return {"timed_out": result.timed_out, "report": report} if result.timed_out else {"report": report}
 
-    def _endless(self, loops: Sequence[EndlessLoop], module: Module) -> list[dict[str, object]]:
+    def _endless(self, loops: Sequence[EndlessLoop], module: Module, file_name: str) -> list[dict[str, object]]:
         """Return the endless loops as findings, one per line."""
-        log = FindingLog(module, self._file_name, MAX_ENDLESS_LOOPS)
+        log = FindingLog(module, file_name, MAX_ENDLESS_LOOPS)
         for loop in loops:
             log.add(loop.code, loop.message, loop.location, Place(loop.kernel, None, None))
         return log.as_json()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.core.plan import BoundFill, BoundLaunch, ScalarArgument, TensorArgument
-from kernel_lsp.core.verdict import Crashed, Stalled, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Crashed, Rejected, Stalled, TimedOut, Unsupported
 from kernel_lsp.errors import EnvironmentProblem, InternalError
 from kernel_lsp.process.supervisor import Died
 from kernel_lsp.ptx import executor as executor_module
@@ -264,6 +264,18 @@ async def test_a_process_without_a_core_says_nothing_of_the_kernel(executor, sca
     assert "idle" in outcome.message
     assert await executor.run([], [launch()], scale.symbols) is outcome
     assert isinstance(await executor.load(scale.ptx, "scale.cu"), Loaded)
+
+
+async def test_an_inspection_finds_endless_loops_and_leaves_the_loaded_module(executor, scale, tmp_path, compile_cuda):
+    await executor.load(scale.ptx, "scale.cu")
+    endless = compile_cuda('extern "C" __global__ void k() { volatile int go_on = 1; while (go_on) {} }', "k")
+    refused = await executor.inspect(endless.ptx, "k.cu")
+    assert isinstance(refused, Rejected)
+    assert {finding.kernel for finding in refused.findings} == {"k"}
+    assert await executor.inspect(scale.ptx, "scale.cu") is None
+    assert isinstance(await executor.inspect("nothing that is PTX", "k.cu"), Unsupported)
+    files = buffers(tmp_path, np.ones(N, "f4"), np.zeros(N, "f4"))
+    assert isinstance(await executor.run(files, [launch()], scale.symbols), ExecutionReport)
 
 
 async def test_a_killed_process_is_an_outcome(executor, scale):

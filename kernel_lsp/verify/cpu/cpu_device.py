@@ -31,6 +31,7 @@ from kernel_lsp.ptx.executor import (
     ExecutionReport,
     KernelFactsOfPtx,
     Loaded,
+    LoadFailure,
     NoAnswer,
     PtxExecutor,
     RunOptions,
@@ -38,7 +39,7 @@ from kernel_lsp.ptx.executor import (
 )
 from kernel_lsp.verify.cpu.executor_pool import ExecutorPool
 from kernel_lsp.verify.cpu.run_files import RunFiles
-from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, KernelBuild, LoadFailure, Skipped, Timer
+from kernel_lsp.verify.devices.device import CaseOutcome, CaseRun, DeviceCase, KernelBuild, Skipped, Timer
 from kernel_lsp.verify.model.cases import Case, OperationKind, Plan, Progress, Sizes, ThreadOrder, unjudged
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.environment import USUAL, Circumstances, offset_of, reads_unwritten, shared_start_of

@@ -28,6 +28,7 @@ from kernel_lsp.verify.model.environment import (
     because_of_shared,
     environments_of,
 )
+from kernel_lsp.verify.probes.finder import PlanFinder
 from kernel_lsp.verify.probes.launch_limits import few_at_once, refused_launch, refused_when_larger
 
 RANKING_LIMITS = Limits(complete_instructions=60_000_000, max_instructions=2_000_000_000, cpu_s=30.0)
@@ -140,9 +141,6 @@ async def screen(
     `wait_s` bounds a run of threads that may wait; where it is short there is no other run of that case."""
     if refused := _refused(kernel):
         return refused
-    if is_too_long_to_run(kernel.prepared.task, kernel.plan, kernel.gpu):
-        kernel.progress.notes.append(f"{kernel.name}: {NOT_SCREENED}: its smallest size is too long for the executor")
-        return None
     started, n_run = time.monotonic(), 0
     is_brief = kernel.progress.may_wait and wait_s < WAITING_LIMITS.cpu_s
     brief = _brief_case(kernel)
@@ -237,10 +235,14 @@ def _n_threads(launch: BoundLaunch) -> int:
 
 
 def _refused(kernel: LoadedKernel) -> Crashed | None:
+    return refused_launches(kernel.built, kernel.plan, kernel.finder, kernel.gpu)
+
+
+def refused_launches(built: Built, plan: Plan, finder: PlanFinder, gpu: GpuSpec) -> Crashed | None:
     """Return the failure of a launch that exceeds the GPU's limits, at the sizes of the plan or at larger ones."""
-    launched = (refused_launch(kernel.built, bound, kernel.gpu) for _, bound in kernel.plan)
+    launched = (refused_launch(built, bound, gpu) for _, bound in plan)
     return next((refused for refused in launched if refused), None) or refused_when_larger(
-        kernel.built, kernel.finder, kernel.plan[0][1], kernel.gpu
+        built, finder, plan[0][1], gpu
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kernel_lsp.errors import KernelLspError
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.ptx.executor import Loaded, LoadOutcome, PtxExecutor
+from kernel_lsp.ptx.executor import Loaded, LoadFailure, LoadOutcome, PtxExecutor
 from kernel_lsp.toolchain.integrity.ptx_text import COMPILED_AS
 
 Build = Callable[[], Awaitable[str | None]]
@@ -110,6 +110,13 @@ class ExecutorPool:
         if isinstance(outcome, Loaded):
             self._loaded[executor] = _Loaded(ptx, outcome)
         return outcome
+
+    async def inspect(self, ptx: str) -> LoadFailure | None:
+        """Look for loops that cannot end in a module that no executor loads. None where there are none."""
+        async with self._one(None) as executor:
+            if not executor.is_alive:
+                self._loaded.pop(executor, None)
+            return await executor.inspect(ptx, COMPILED_AS)
 
     async def _load_ahead(self, ptx: str) -> None:
         with suppress(KernelLspError, OSError):  # raised again where the module is needed

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from kernel_lsp.core.finding import Finding
 from kernel_lsp.core.plan import BoundOperation
-from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, Rejected, TimedOut, Unsupported
+from kernel_lsp.core.verdict import Built, CaseResult, Crashed, Mismatch, TimedOut, Unsupported
 from kernel_lsp.process.case_files import CaseFiles
+from kernel_lsp.ptx.executor import LoadFailure
 from kernel_lsp.verify.model.cases import Case
 from kernel_lsp.verify.oracle.compare import Expectation
 from kernel_lsp.verify.timing.result import TimedOperation, TimingOutcome
@@ -55,7 +56,6 @@ class Skipped:
 
 
 CaseOutcome = CaseRun | Skipped | Mismatch | Crashed | TimedOut | Unsupported
-LoadFailure = Rejected | Unsupported | TimedOut | Crashed
 
 
 class Timer(Protocol):

@@ -32,7 +32,7 @@ from kernel_lsp.core.verdict import (
 )
 from kernel_lsp.errors import PlanError, ScratchFullError
 from kernel_lsp.process.async_tasks import end_tasks
-from kernel_lsp.ptx.executor import NoAnswer
+from kernel_lsp.ptx.executor import LoadFailure, NoAnswer
 from kernel_lsp.toolchain.integrity.ptx_text import program_hash
 from kernel_lsp.toolchain.nvrtc.compile import BuildRequest, is_plain
 from kernel_lsp.verify.cpu.cpu_device import CpuKernel, LoadedKernel
@@ -45,6 +45,7 @@ from kernel_lsp.verify.cpu.executor_checks import (
     is_too_long_to_run,
     is_too_long_to_screen,
     rank,
+    refused_launches,
     screen,
     screened_cases,
 )
@@ -113,7 +114,8 @@ class Evaluation:
             return built
         progress.built = self._built = built
         is_known = self._candidate.id in self._by.passed_gpu or self._is_long()
-        n_executors = 0 if is_known and self._depth == "rank" else min(len(self._plans), N_LOOKS)
+        runs_nowhere = self._is_too_long_to_run() or (is_known and self._depth == "rank")
+        n_executors = 0 if runs_nowhere else min(len(self._plans), N_LOOKS)
         with self._by.platform.cpu.executors.loading_ahead(built.ptx, n_executors):
             await asyncio.sleep(0)  # send the load requests before this loop is blocked
             if refused := audited(self._candidate.text, built, progress):
@@ -201,6 +203,8 @@ class Evaluation:
     def _first_looks(self) -> list[Look]:
         """Return the runs of all cases; with a GPU, only of those that must pass before the GPU may run the candidate
         for the first time. A full check of one that ran there has them beside its cases, another measurement none."""
+        if self._is_too_long_to_run():
+            return [partial(self._inspected, self._built)]
         loaded, checks = partial(self._loaded, self._built), [self._check_of(self._depth)]
         return [partial(loaded, [plan], checks, without=NOT_SCREENED) for plan in self._plans.values()]
 
@@ -218,6 +222,16 @@ class Evaluation:
             looks += [self._with_guards] if is_on("guards") else []
         return [*looks, self._elsewhere]
 
+    async def _inspected(self, built: Built, progress: Progress) -> CheckOutcome | None:
+        """Check a build that no executor can run: its launches' limits, and for loops that cannot end."""
+        by, why = self._by, "its smallest size is too long for the executor"
+        for kind, plan in self._plans.items():
+            if refused := refused_launches(built, plan, finder_of(self._prepared, kind), by.platform.gpu):
+                return refused
+            progress.notes.append(f"{plan[0][1].name}: {NOT_SCREENED}: {why}")
+        found = await by.platform.cpu.executors.inspect(built.ptx)
+        return None if found is None else self._not_loaded(found, built, progress, NOT_SCREENED)
+
     async def _elsewhere(self, progress: Progress) -> CheckOutcome | None:
         """Run a few cases of the text's other programs, on other GPUs."""
         few = [plan[:N_CASES_ELSEWHERE] for plan in self._plans.values()]
@@ -228,7 +242,10 @@ class Evaluation:
                     return other
                 aside, where = Progress(progress.candidate_id), f"compiled for {other.architecture}"
                 failure = audited(self._candidate.text, other, aside)
-                found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
+                if failure is None and self._is_too_long_to_run():
+                    found = await self._inspected(other, aside)
+                else:
+                    found = failure or await self._loaded(other, few, checks, aside, without=NOT_SCREENED)
                 if isinstance(found, Mismatch | Crashed | Rejected | TimedOut | Stalled):
                     return said_of(found, where)
                 progress.notes += _missing_of(aside, found, where)
@@ -274,13 +291,17 @@ class Evaluation:
                     if (failure := await each(kernel)) is not None:
                         return failure
                 return self._missing(loaded.no_answer, progress, without)
-            if isinstance(loaded, Rejected):
-                return _with_names(loaded, built)
-            self._is_loaded = self._is_loaded and built is not self._built
-            if by.gpu_checks is None or isinstance(loaded, Stalled) or not isinstance(loaded, Unsupported | TimedOut):
-                return loaded
-            progress.notes.append(f"{without}: {loaded.message}")
-            return None
+            return self._not_loaded(loaded, built, progress, without)
+
+    def _not_loaded(self, found: LoadFailure, built: Built, progress: Progress, without: str) -> CheckOutcome | None:
+        """Return the outcome of a build that no executor loads; None where that is a note of `without`."""
+        if isinstance(found, Rejected):
+            return _with_names(found, built)
+        self._is_loaded = self._is_loaded and built is not self._built
+        if self._by.gpu_checks is None or isinstance(found, Stalled) or not isinstance(found, Unsupported | TimedOut):
+            return found
+        progress.notes.append(f"{without}: {found.message}")
+        return None
 
     def _missing(self, no_answer: NoAnswer | None, progress: Progress, without: str) -> Unsupported | None:
         """Return the outcome of checks whose executor ended without an answer; None where that is a note."""

@@ -84,11 +84,11 @@ async def test_a_candidate_too_long_to_screen_is_ranked_without_and_screened_bes
     assert isinstance(found.outcome, Rejected)
 
 
-async def test_what_no_executor_ends_is_loaded_once_to_find_endless_loops_and_left_to_the_gpu(
+async def test_what_no_executor_ends_is_only_inspected_for_endless_loops_and_left_to_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    for name in ("load", "run"):
+    for name in ("load", "inspect", "run"):
         real = getattr(PtxExecutor, name)
 
         def counted(*given: Any, name: str = name, real: Any = real, **more: Any) -> Any:
@@ -99,7 +99,7 @@ async def test_what_no_executor_ends_is_loaded_once_to_find_endless_loops_and_le
     monkeypatch.setattr(executor_checks, "MAX_RUN_OPERATIONS", -1)
     found = await verdict(tmp_path)
     assert isinstance(found.outcome, Correct)
-    assert called == ["load"]
+    assert called == ["inspect"]
     assert [note for note in found.notes if "screened" in note] == [
         "affine: not screened for races and stray accesses: its smallest size is too long for the executor"
     ]
