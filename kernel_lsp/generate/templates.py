@@ -365,7 +365,7 @@ class GroupRenderer:
             return RenderedGroup((packed.render(row_comment(group, chosen.schedule)),), is_valid=chosen.is_valid)
         group = with_lines(group, chosen.schedule.vector, self.workload)
         comment = row_comment(group, chosen.schedule)
-        whole = chooser.for_whole_rows(chosen.schedule)
+        whole = chooser.fit.for_whole_rows(chosen.schedule)
         if chosen.schedule.blocks == 1 and whole is None:
             text = OnlineRowRenderer(kernel, group, chosen.schedule, self.workload).render(comment)
             return RenderedGroup((text,), is_valid=chosen.is_valid)

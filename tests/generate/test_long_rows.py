@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernel_lsp.generate.codegen.helpers import HELPERS, HelperUse, render_helpers
-from kernel_lsp.generate.schedule import row_knobs
+from kernel_lsp.generate.schedule import row_fit, row_traits
 from tests.generate.harness import check, plan_text, run, tensor
 
 SPECIAL = ("normal", "special_nan", "special_inf", "large")
@@ -335,7 +335,7 @@ def test_rows_whose_results_read_weights_have_more_threads() -> None:
 def test_rows_of_the_captured_length_have_a_kernel_without_bounds_checks(
     blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_knobs, "MIN_WHOLE_ELEMENTS", 1)
+    monkeypatch.setattr(row_fit, "MIN_WHOLE_ELEMENTS", 1)
     schedule = {"f.cached": 1, "f.blocks": blocks, "f.threads": 64, "f.vector": 2}
     length = 16384
     checked = check(
@@ -354,7 +354,7 @@ def test_rows_of_the_captured_length_have_a_kernel_without_bounds_checks(
 
 
 def test_rows_of_f32_in_registers_leave_the_l2_cache_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_knobs.RowChooser._is_large, "__defaults__", (1 << 12,))
+    monkeypatch.setattr(row_traits.RowTraits.is_large, "__defaults__", (1 << 12,))
     inputs = [tensor("x", 3, 1024)]
     checked = check(
         "def f(x): return x.softmax(-1)", inputs=inputs, families=SPECIAL, sizes=({}, {"D": 1020}, {"D": 4})
@@ -365,8 +365,8 @@ def test_rows_of_f32_in_registers_leave_the_l2_cache_last(monkeypatch: pytest.Mo
 
 
 def test_rows_of_16_bits_leave_the_l2_cache_last_where_they_have_one_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_knobs.RowChooser._is_large, "__defaults__", (1 << 12,))
-    monkeypatch.setattr(row_knobs, "MIN_WHOLE_ELEMENTS", 1)
+    monkeypatch.setattr(row_traits.RowTraits.is_large, "__defaults__", (1 << 12,))
+    monkeypatch.setattr(row_fit, "MIN_WHOLE_ELEMENTS", 1)
     inputs = [
         tensor(name, *shape, dtype="bf16") for name, shape in {"x": (3, 2048), "w": (2048,), "b": (2048,)}.items()
     ]

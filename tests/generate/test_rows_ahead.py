@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_lsp.generate.codegen.rows import rows_ahead
-from kernel_lsp.generate.schedule import row_knobs
+from kernel_lsp.generate.schedule import row_fit
 from tests.generate.harness import built, check, plan_text, tensor
 
 FAMILIES = ("normal", "constant_rows", "special_nan")
@@ -39,7 +39,7 @@ def test_the_next_row_is_loaded_as_this_one_is_stored(
     result: str, n_held: int, n_ahead: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bytes_of_weights = LENGTH // 64 * (4 if dtype == "f32" else 2)
-    monkeypatch.setattr(row_knobs, "MIN_WHOLE_ELEMENTS", 1)
+    monkeypatch.setattr(row_fit, "MIN_WHOLE_ELEMENTS", 1)
     monkeypatch.setattr(rows_ahead, "MAX_STAGED_BYTES", 2 * n_held * bytes_of_weights)  # two blocks per SM
     checked = check(
         f"def f(x, weight, bias): return {result}",

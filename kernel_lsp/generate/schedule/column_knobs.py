@@ -32,7 +32,7 @@ MAX_RESIDENT_THREADS = 1024
 def choose_column_sums(chooser: RowChooser, kernel: str) -> ChosenRows:
     """Read the knobs of `kernel`; return its schedule, or the default one where they are impossible."""
     group, pick = chooser.group, chooser.choices.pick_int
-    widths = [width for width in chooser.widths() if chooser.n_columns % width == 0] or [1]
+    widths = [width for width in chooser.rows.widths() if chooser.rows.n_columns % width == 0] or [1]
     default = _default(chooser, widths)
     threads = chooser.threads or pick(
         f"{kernel}.threads", (64, 128, 256, 512), default.threads, "threads that share a row"
@@ -63,7 +63,7 @@ def _schedule(chooser: RowChooser, schedule: RowSchedule) -> RowSchedule:
     """Return the schedule with room for the captured length where the plan leaves it open, and without a stage that is
     too small."""
     is_open = chooser.group.column.extent.constant is None
-    items = -(-chooser.n_columns // (schedule.threads * schedule.vector)) if is_open else 0
+    items = -(-chooser.rows.n_columns // (schedule.threads * schedule.vector)) if is_open else 0
     n_blocks = min(_n_parts(chooser) // chooser.workload.n_multiprocessors, MAX_RESIDENT_THREADS // schedule.threads)
     found = replace(schedule, items=items, resident=max(1, n_blocks) if schedule.staged else 1)
     return found if not found.staged or _can_stage(chooser, found) else replace(found, staged=False, resident=1)
@@ -75,15 +75,15 @@ def _n_parts(chooser: RowChooser) -> int:
 
 def _is_valid(group: RowGroup, schedule: RowSchedule, chooser: RowChooser) -> bool:
     """Check that the row and the sums fit the registers."""
-    n_items = -(-chooser.n_columns // (schedule.threads * schedule.vector))
+    n_items = -(-chooser.rows.n_columns // (schedule.threads * schedule.vector))
     n_kept = n_items * schedule.vector * (2 + len(group.column_sums))
     return schedule.threads >= 32 and n_kept <= MAX_KEPT
 
 
 def _can_stage(chooser: RowChooser, schedule: RowSchedule) -> bool:
     """Return True if shared memory holds a row of every block, and its packs can be copied."""
-    sizes = [access.dtype.itemsize * schedule.vector for access in chooser.reads_of_row()]
-    n_items = -(-chooser.n_columns // (schedule.threads * schedule.vector))
+    sizes = [access.dtype.itemsize * schedule.vector for access in chooser.rows.reads_of_row()]
+    n_items = -(-chooser.rows.n_columns // (schedule.threads * schedule.vector))
     n_bytes = n_items * schedule.threads * sum(sizes) * schedule.resident
     return 0 < n_bytes <= MAX_STAGED_BYTES and all(size in (4, 8, MAX_PACK_BYTES) for size in sizes)
 
@@ -93,14 +93,14 @@ def _default(chooser: RowChooser, widths: Sequence[int]) -> RowSchedule:
     else as few items per thread as blocks of 64 to 512 threads allow, in packs of at most 8 bytes."""
     if STAGED_VECTOR in widths:
         per_block = COLUMN_SUM_THREADS * chooser.workload.n_multiprocessors // _n_parts(chooser)
-        threads = max(64, power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.n_columns // STAGED_VECTOR)))
+        threads = max(64, power_of_two(min(per_block, COLUMN_SUM_THREADS, chooser.rows.n_columns // STAGED_VECTOR)))
         staged = _schedule(chooser, RowSchedule(threads, 1, STAGED_VECTOR, True, staged=True))
         if staged.staged and _is_valid(chooser.group, staged, chooser):
             return staged
     threads = 64
-    while threads < 512 and threads * max(widths) < chooser.n_columns:
+    while threads < 512 and threads * max(widths) < chooser.rows.n_columns:
         threads *= 2
-    width = max(width for width in widths if width * chooser.widest <= MAX_SUMMED_PACK_BYTES or width == 1)
+    width = max(width for width in widths if width * chooser.rows.widest <= MAX_SUMMED_PACK_BYTES or width == 1)
     return _schedule(chooser, RowSchedule(threads, 1, width, True))
 
 
@@ -121,7 +121,7 @@ def lanes_of_tile(n_columns: int) -> int:
 def choose_side_sums(chooser: RowChooser, kernel: str) -> ChosenRows:
     """Read the knobs of `kernel`, of rows side by side; return its schedule, or the default one where they are
     impossible."""
-    n_columns, n_parts = chooser.n_columns, _n_parts(chooser)
+    n_columns, n_parts = chooser.rows.n_columns, _n_parts(chooser)
     lanes = chooser.threads // WARP if chooser.threads else lanes_of_tile(n_columns)
     picked = chooser.choices.pick_int(f"{kernel}.threads", (4, 8, 16, 32), lanes, "threads that share a row")
     threads = lanes if chooser.threads else picked
@@ -168,11 +168,13 @@ def choose_lines(chooser: RowChooser, kernel: str) -> ChosenRows:
     assert group.line is not None
     assert group.line_number is not None
     length, n_lines = chooser.workload.size(group.line), group.line_number.extent.constant or 1
-    n_elements = chooser.workload.size(group.row.extent) * chooser.n_columns
-    of_row = [read for read in chooser.reads_of_row() if chooser.workload.size(read.tensor.n_elements) >= n_elements]
+    n_elements = chooser.workload.size(group.row.extent) * chooser.rows.n_columns
+    of_row = [
+        read for read in chooser.rows.reads_of_row() if chooser.workload.size(read.tensor.n_elements) >= n_elements
+    ]
     element_bytes = sum(access.dtype.itemsize for access in of_row)
-    widths = [width for width in chooser.widths() if length % width == 0] or [1]
-    default_width = max(width for width in widths if width * chooser.widest <= MAX_PACK_BYTES or width == 1)
+    widths = [width for width in chooser.rows.widths() if length % width == 0] or [1]
+    default_width = max(width for width in widths if width * chooser.rows.widest <= MAX_PACK_BYTES or width == 1)
     even = [blocks for blocks in CLUSTERS if n_lines % blocks == 0]
     possible = clusters_of_lines(n_lines, length, element_bytes)
     blocks = possible[0] if possible else even[-1]

@@ -77,16 +77,6 @@ class RowSchedule:
         return self.threads * self.blocks
 
     @property
-    def n_kept(self) -> int:
-        """Return the value of the knob `cached`."""
-        return self.cached + self.held
-
-    @property
-    def eviction(self) -> int:
-        """Return the value of the knob `streaming`."""
-        return 2 if self.evicts_late else int(self.streaming)
-
-    @property
     def meanwhile(self) -> int:
         """Return the value of the knob `staged`."""
         return 2 if self.ahead else int(self.staged)
