@@ -11,7 +11,7 @@ from tree_sitter import Node
 from kernel_lsp.core.expression import ExpressionError, evaluate_int, parse
 from kernel_lsp.rules.cuda import fields
 from kernel_lsp.rules.cuda.model import Function
-from kernel_lsp.rules.cuda.simulation.accesses import Access, excludes, is_same
+from kernel_lsp.rules.cuda.simulation.accesses import Access, conflicts, is_same
 from kernel_lsp.rules.cuda.simulation.assumed_block import Shape, whole_text
 from kernel_lsp.rules.cuda.simulation.calls import Caller
 from kernel_lsp.rules.cuda.simulation.contributions import Contributions, may_reduce
@@ -350,7 +350,8 @@ class Watcher(Caller):
         for old in memory.accesses:
             if old.kind == kind == "read" or (old.kind == kind == "atomic"):
                 continue
-            if self._conflicts(old, new):
+            self.spend(self.n_threads // 4)
+            if conflicts(old, new, self.n_threads):
                 self._note_race(old, new, memory)
                 break
         if len(memory.accesses) < MAX_ACCESSES and not any(is_same(old, new) for old in memory.accesses):
@@ -380,57 +381,6 @@ class Watcher(Caller):
         is_exact = not memory.is_set and self.shape.launch is not None and not self.has_skipped
         is_any = bool(place.address.origins & DATA) and not self.origins & ELECTED
         return is_exact and is_any and len(memory.written) < n_elements
-
-    def _conflicts(self, old: Access, new: Access) -> bool:
-        """Return whether two threads access one element, one of them writes, and nothing orders them."""
-        self.spend(self.n_threads // 4)
-        if (old.origins | new.origins) & ELECTED or excludes(old.path, new.path):
-            return False
-        if old.member != new.member and old.member and new.member:
-            return False
-        if old.kind == new.kind == "write":
-            return False
-        if old.address is None or new.address is None:
-            other = new if old.address is None else old
-            is_ordered = old.warp_epoch != new.warp_epoch and self._is_of_one_warp(old, new)
-            return (
-                not is_ordered
-                and other.address is not None
-                and isinstance(other.address, list)
-                and old.sites != new.sites
-            )
-        if old.width != new.width:
-            return False
-        if not isinstance(old.address, list) and not isinstance(new.address, list):
-            return old.address == new.address and self._is_of_two(old, new)
-        owners = old.owner_of(self.n_threads)
-        numbers, mask = lanes(new.address, self.n_threads), new.mask
-        is_ordered = old.warp_epoch != new.warp_epoch
-        for thread, address in enumerate(numbers):
-            if mask is not None and not mask[thread]:
-                continue
-            owner = owners.get(address, thread)
-            if owner != thread and not (is_ordered and owner // WARP == thread // WARP):
-                return True
-        return False
-
-    def _is_of_one_warp(self, old: Access, new: Access) -> bool:
-        """Return whether threads of one warp alone make both accesses, which a barrier of the warp or a tile orders."""
-        masks = (each.mask or [True] * self.n_threads for each in (old, new))
-        return len({thread // WARP for mask in masks for thread, is_active in enumerate(mask) if is_active}) < 2
-
-    def _is_of_two(self, old: Access, new: Access) -> bool:
-        """Return whether one element is accessed by different threads: one may write it, and others read it."""
-        first = {thread for thread, is_active in enumerate(old.mask or [True] * self.n_threads) if is_active}
-        second = {thread for thread, is_active in enumerate(new.mask or [True] * self.n_threads) if is_active}
-        if old.kind == "write" and len(first) > 1 and not old.varies:
-            return False
-        if new.kind == "write" and len(second) > 1 and not new.varies and old.kind == "read":
-            return False
-        others = (first | second) if first != second or len(first) > 1 else set()
-        if old.warp_epoch != new.warp_epoch and len({thread // WARP for thread in others}) < 2:
-            return False
-        return bool(others) and (first != second or len(first) > 1)
 
     def _note_race(self, old: Access, new: Access, new_memory: Memory) -> None:
         """Note the race at the later access, in the function in which the two are apart."""
