@@ -3,11 +3,12 @@ code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from kernel_lsp.core.operators import is_a
 from kernel_lsp.core.task import Graph, Task
 from kernel_lsp.core.verdict import Built
 from kernel_lsp.verify.model.cases import (
@@ -26,7 +27,7 @@ from kernel_lsp.verify.model.cases import (
 from kernel_lsp.verify.model.defences import is_on
 from kernel_lsp.verify.model.resolved_kernel import Prepared
 from kernel_lsp.verify.probes.code_guided_sizes import compared_sizes, pointed_sizes
-from kernel_lsp.verify.probes.finder import CHEAP, Finder, PlanFinder, finder_of
+from kernel_lsp.verify.probes.finder import CHEAP, REDUCED, Finder, PlanFinder, distinct, finder_of
 from kernel_lsp.verify.probes.mined_constants import compared_constants
 from kernel_lsp.verify.probes.sizes import reduced_sizes, wide_sizes
 
@@ -86,6 +87,11 @@ VARIANT_FAMILIES = {
 }
 """Families for the captured sizes and for every size that a plan or a kernel has a variant for. A specialised variant
 may skip the maximum or drop NaN."""
+MANY_PRODUCTS = 8
+"""Matrix products and convolutions from which a task with one symbol is a network: U-Net has 23, AlexNet 8."""
+FEW_ROWS = (4, 3)
+"""Sizes of a network's symbol, the batch, for most families. Batch norms of 3 x 3 places have more than 32 values at 4:
+roundings of fewer are amplified (`worker/oracle/results.py`)."""
 OCTAVES = "octaves"
 """Rows of every magnitude, for sizes with many rows."""
 HALFWAY = "halves"
@@ -170,6 +176,18 @@ class Kernel:
     def small(self) -> list[Sizes]:
         """Return the reduced sizes; the captured ones where there are none."""
         return self.reduced or [self.captured]
+
+    @cached_property
+    def of_families(self) -> Mapping[str, list[Sizes]]:
+        """Return the small sizes of each family: of a network only `VARIANT_FAMILIES` have the larger ones. Its
+        references in fp64 take as long as rows are many, 2 to 10 runs for each family."""
+        few: list[Sizes] = []
+        n_products = sum(is_a(node.op, "tensor_cores") for node in self.graph.nodes)
+        if len(self.task.symbols) == 1 and n_products >= MANY_PRODUCTS:
+            found = (self.finder.find(self.finder.aligned((n,)), REDUCED) for n in FEW_ROWS)
+            few = distinct(sizes for sizes in found if sizes is not None)
+        names = (family.name for family in families_of(self.direction))
+        return {n: few if few and n not in VARIANT_FAMILIES[self.direction] else self.small for n in names}
 
     @cached_property
     def wide(self) -> list[Sizes]:

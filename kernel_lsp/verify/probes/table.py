@@ -109,7 +109,8 @@ def small(kernel: Kernel) -> Iterator[Case]:
 def families(kernel: Kernel) -> Iterator[Case]:
     """Propose every input family at small sizes, those of whole rows at long rows."""
     for position, family in enumerate(families_of(kernel.direction)):
-        sizes = kernel.small[(1 if family.needs_long_rows else position) % len(kernel.small)]
+        small = kernel.of_families[family.name]
+        sizes = small[(1 if family.needs_long_rows else position) % len(small)]
         case = kernel.case(sizes, family.name, ORDERS[position % len(ORDERS)])
         offset = OPERATOR_ALIGNMENT_BYTES if family.name == OFFSET_FAMILY else 0
         if is_on(family.defence):

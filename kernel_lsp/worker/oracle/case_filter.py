@@ -63,8 +63,6 @@ def why_it_tells_nothing(
         return ""
     if family in ORDINARY_FAMILIES and all(map(_overflows_at_most, expected, native)):
         return ""
-    if family == "huge" and captured.has("softmax"):
-        return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
     reason = _mostly_not_finite(expected, native)
     if family in EXTREME_FAMILIES and not reason and any(map(_is_far, expected, native)):
         return "PyTorch itself loses most digits for these inputs"
@@ -79,6 +77,8 @@ def why_it_is_for_other_code(captured: Captured, family: str, is_backward: bool)
         return "the code takes no extreme"
     if family == LOW and not captured.has("exponential"):
         return "the code takes no exponential"
+    if family == "huge" and captured.has("softmax"):
+        return "exp2(x * log2(e) - maximum * log2(e)), as many kernels compute exp, is no number there"
     if family == SUBNORMAL and captured.has("root"):
         return "the squares of such numbers are zero, and the code may take a root of them"
     return ""
