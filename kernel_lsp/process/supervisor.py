@@ -23,7 +23,7 @@ from typing import Any
 from kernel_lsp.process import tree
 from kernel_lsp.process.confinement import Confinement, How, SandboxLevel, confined_command
 from kernel_lsp.process.task_limit import TaskGroup, holder, new_group, tries_to_remove, watch
-from kernel_lsp.process.tree import is_running, kill_tree
+from kernel_lsp.process.tree import exists, is_running, kill_tree
 
 MAX_OUTPUT_BYTES = 16 << 20
 MAX_MESSAGE_BYTES = 256 << 20
@@ -242,8 +242,9 @@ async def kill_group(process: asyncio.subprocess.Process) -> None:
 
 def _kill(process: asyncio.subprocess.Process) -> tuple[int, ...]:
     killed = kill_tree(process.pid) if process.returncode is None else ()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None or not exists(process.pid):  # once it is reaped, another process may have its number
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
     if process in _GROUPS:
         _GROUPS[process].kill()
     return killed

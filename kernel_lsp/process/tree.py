@@ -46,6 +46,11 @@ def kill_tree(pid: int) -> tuple[int, ...]:
     return killed
 
 
+def exists(pid: int) -> bool:
+    """Return True for a process of that number, a zombie included; always False without /proc."""
+    return (_PROC / str(pid)).exists()
+
+
 def is_running(pid: int) -> bool:
     """Return True for a running process: not for a zombie, and never without /proc."""
     try:

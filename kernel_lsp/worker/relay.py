@@ -160,9 +160,13 @@ class Relay:
         return path
 
     def _kill(self, number: int) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+        if self._process is None:
+            return
+        has_ended = self._process.poll() is not None
+        if has_ended and os.path.exists(f"/proc/{self._process.pid}"):
+            return  # another process has its number
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def _forward(self, process: subprocess.Popen[bytes], draining: threading.Thread) -> None:
         """Send each answer with the files that it names, then the worker's end."""

@@ -98,3 +98,22 @@ async def test_a_wait_that_is_given_up_at_any_moment_leaves_no_process(tmp_path:
     done, _ = await asyncio.wait([using], timeout=10)
     assert done
     assert set(descendants(os.getpid())) <= before
+
+
+class _Reaped:
+    """A process that ended, whose number another one has got since."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, 0
+
+
+async def test_the_end_of_a_reaped_process_spares_the_one_that_has_its_number() -> None:
+    """With 32768 numbers, a busy machine gives each again within minutes."""
+    stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
+    try:
+        supervisor._kill(_Reaped(stranger.pid))  # type: ignore[arg-type]
+        await asyncio.sleep(0.2)
+        assert is_running(stranger.pid)
+    finally:
+        stranger.kill()
+        await stranger.wait()
