@@ -16,6 +16,16 @@ __device__ inline T near_quotient(T position, T size) { return position < size ?
 template <typename T>
 __device__ inline T near_remainder(T position, T size) { return position < size ? position : position % size; }
 
+//@ size_quotient
+// position / size and position % size by inverse = (2^30 - 1) / size + 1: at most one too many. All are at most 2^30.
+__device__ inline int size_quotient(int position, int size, int inverse) {
+    const int most = __umulhi(static_cast<unsigned int>(position) << 2, inverse);
+    return most * size > position ? most - 1 : most;
+}
+__device__ inline int size_rest(int position, int size, int inverse) {
+    return position - size_quotient(position, size, inverse) * size;
+}
+
 //@ Pack
 // N neighbours in memory, moved by one load or store.
 template <typename T, int N>
@@ -98,6 +108,16 @@ __device__ inline {T} relu({T} x) { return x < 0.0{s} ? 0.0{s} : x; }  // keeps 
 
 //@ sigmoid
 __device__ inline {T} sigmoid({T} x) { return 1.0{s} / (1.0{s} + exp{f}(-x)); }
+
+//@ sigmoid:float
+// Within 3 ulp: the inverse of a number of 1 to 2 is rounded by one more step, which needs no case for its range.
+__device__ inline float sigmoid(float x) {
+    const float e = expf(-fabsf(x)), sum = 1.0f + e;
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(sum));
+    inverse = fmaf(inverse, fmaf(-sum, inverse, 1.0f), inverse);
+    return x < 0.0f ? e * inverse : inverse;
+}
 
 //@ gelu
 __device__ inline {T} gelu({T} x) { return 0.5{s} * x * (1.0{s} + erf{f}(x * 0.7071067811865476{s})); }

@@ -88,9 +88,9 @@ def _needed(name: str, type_: str) -> HelperUse:
 
 def _render(use: HelperUse) -> str:
     f, s = SUFFIXES.get(use.type, ("", ""))
-    text = HELPERS[use.name]
-    if use.type not in SUFFIXES:
-        text = HELPERS.get(f"{use.name}:{use.type}") or HELPERS.get(f"{use.name}:integer") or text
+    kinds = [use.type] if use.type in SUFFIXES else [use.type, "integer"]
+    own = (HELPERS[name] for kind in kinds if (name := f"{use.name}:{kind}") in HELPERS)
+    text = next(own, HELPERS[use.name])
     return text.replace("{T}", use.type).replace("{f}", f).replace("{s}", s) + "\n"
 
 

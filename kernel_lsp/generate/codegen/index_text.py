@@ -13,6 +13,8 @@ from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegati
 from kernel_lsp.generate.ir.scalar import Scalar
 
 Term = tuple[Monomial, int]
+LARGEST = 1 << 30
+"""Maximum of positions and sizes of 32 bits, by the contract of a plan."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,23 @@ class IndexWriter:
         if not is_nonnegative(atom.dividend):
             name = self.block.kernel.use("floor_div" if is_quotient else "floor_mod")
             return Text(f"{name}({dividend.text}, {divisor.text})", ATOM)
+        if (inverse := self._inverse(atom.divisor)) is not None:
+            self.block.kernel.use("size_quotient")
+            name = "size_quotient" if is_quotient else "size_rest"
+            return Text(f"{name}({dividend.text}, {divisor.text}, {inverse})", ATOM)
         symbol = "/" if is_quotient else "%"
         return Text(f"{dividend.within(MULTIPLY)} {symbol} {divisor.within(UNARY)}", MULTIPLY)
+
+    def _inverse(self, divisor: Index) -> str | None:
+        """Return the parameter that holds the inverse of a size of the launch; None where kernels divide seldom."""
+        kernel = self.block.kernel
+        if not kernel.divides_often or divisor.constant is not None or divisor.variables:
+            return None
+        if kernel.index_type != "int" or any(
+            isinstance(a, Indirect) for monomial, _ in divisor.terms for a in monomial
+        ):
+            return None
+        return kernel.size("inverse", as_index(LARGEST - 1) // divisor + 1)
 
     def _horner(self, terms: list[Term]) -> Text:
         """Print ``(n * C + c) * H + h`` rather than ``n * C * H + c * H + h``."""

@@ -180,7 +180,7 @@ class KernelWriter:
     `runs` has the array and the place in it of each read whose run of memory is loaded, to be evicted late with
     `evicts_late`; `tiles` those of values that are computed already. With `uses_intrinsics`, functions are as accurate
     as results of 16 bits need; with a `quick_type` of 16 bits, quotients and roots, too: those of f16 that may be
-    rounded once are exact, but those `in_gradients`."""
+    rounded once are exact, but those `in_gradients`. Where it `divides_often`, the launch gives inverses of sizes."""
 
     name: str
     tensor_names: Mapping[Tensor, str]
@@ -193,6 +193,7 @@ class KernelWriter:
     uses_intrinsics: bool = False
     quick_type: DType | None = None
     in_gradients: bool = False
+    divides_often: bool = False
     coordinates: dict[bytes, str] = field(default_factory=dict)
     helpers: set[HelperUse] = field(default_factory=set)
     reads: dict[Tensor, str] = field(default_factory=dict)
