@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_lsp.core.dtype import DType
+from kernel_lsp.generate.codegen.accumulator import WINDOW
 from kernel_lsp.generate.codegen.elements.boxes import FACTORS, PLANE_AXES, axis_variables, has_loops, over_axes
 from kernel_lsp.generate.codegen.elements.packs import MAX_PACK_BYTES
 from kernel_lsp.generate.fusion.groups import ElementwiseGroup, Store
@@ -20,6 +21,10 @@ PLACE_BOXES = ((4, 2), (2, 2), (1, 4), (1, 2))
 """Boxes of windows with the places of their maxima, and of their gradients, by steps of one, the best first: gradients
 of 5 x 5 took 11.9 us on an H200 by 4 x 2, 13.9 by 2 x 4 and 17.2 by pairs, of 3 x 3 13.2, 15.3 and 16.2. By steps of
 two, the places took 38.6 us by 2 x 2 and 45.5 by 2 x 4."""
+PLACES_OF_PACKS = (2, 4)
+"""Windows of maxima with their places, by steps of one, whose rows are packs: of 3 x 3 in f32, (16, 64, 56, 56), they
+took 14.5 us on an H200, 14.8 by 4 x 2; in bf16 62 instructions for each, 74 by 4 x 2. By steps of two, (32, 64, 112,
+112), they took 35.5 us in f32 by 1 x 2, whose rows are 16 bytes, 37.2 by 2 x 2 and by 1 x 4, 38.0 by 2 x 4."""
 MAXIMUM_BOXES = ((2, 4), (1, 4))
 """The same of larger maxima alone."""
 NARROW_BOX = (2, 4)
@@ -54,7 +59,9 @@ def default_box(
             box = (*box[:-1], _windows_in_pack(variables[-1], reads, factor, workload))
         if max(box) == 1 and factor > 1 and len(box) > 1:
             kinds = {loop.kind for loop in _loops(stores)}
-            box = (*box[:-2], *_overlapping_windows(variables, reads, kinds, workload, has_places=has_places))
+            windows = _overlapping_windows(variables, reads, kinds, workload, has_places=has_places)
+            wide = _windows_of_packs(variables, reads, kinds, workload) if has_places and is_large else None
+            box = (*box[:-2], *(wide or windows))
         if max(box) == 1 and factor == max(FACTORS) and _has_narrow_windows(group, variables, reads):
             box = (*box[:-2], *NARROW_BOX)
     return box if box in boxes else None
@@ -68,7 +75,7 @@ def _has_places(stores: Sequence[Store]) -> bool:
     """Return True for windows with the places of their maxima in bytes, and for their gradients."""
     loops = _loops(stores)
     is_byte = any(access.dtype == DType.U8 for access in accesses(*loops))
-    return is_byte or any(loop.kind == "window_argmax" for loop in loops)
+    return is_byte or any(loop.kind == WINDOW for loop in loops)
 
 
 def _has_taps(variables: Sequence[Variable], reads: Sequence[Access]) -> bool:
@@ -123,6 +130,22 @@ def _overlapping_windows(
     boxes = MAXIMUM_BOXES if not has_places else PLACE_BOXES if steps == {1} else PLACE_BOXES[1:2]
     high, wide = (workload.size(variable.extent) for variable in variables[-PLANE_AXES:])
     return next((box for box in boxes if high % box[0] == 0 and wide % box[1] == 0), (1, 1))
+
+
+def _windows_of_packs(
+    variables: Sequence[Variable], reads: Sequence[Access], kinds: set[str], workload: Workload
+) -> tuple[int, int] | None:
+    """Return how many windows of 3 x 3 a thread takes along the last two axes whose maxima and places it finds, and
+    whose rows are packs: by steps of two as many side by side as share 16 bytes of each row; None for any others."""
+    large = [access for access in reads if len(access.tensor.shape) == len(variables)]
+    steps = {(coefficient(ravel(a.index, a.tensor.shape), variables[-1]) or ZERO).constant for a in large}
+    sides = {variable.extent.constant for access in large for variable in access.variables.difference(variables)}
+    if WINDOW not in kinds or sides != {OVERLAPPING} or steps not in ({1}, {2}):
+        return None
+    n_bytes = 2 * max(access.tensor.dtype.itemsize for access in large)
+    box = PLACES_OF_PACKS if steps == {1} else (1, MAX_PACK_BYTES // n_bytes)
+    high, wide = (workload.size(variable.extent) for variable in variables[-PLANE_AXES:])
+    return box if high % box[0] == 0 and wide % box[1] == 0 else None
 
 
 def _has_narrow_windows(group: ElementwiseGroup, variables: Sequence[Variable], reads: Sequence[Access]) -> bool:

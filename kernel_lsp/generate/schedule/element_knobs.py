@@ -39,6 +39,9 @@ and 210.8 us in f16 on an H200 by 256 threads of two packs, 208.8 and 208.6 us s
 ROTATED_LINES = 2
 """Lines per thread, and threads across lines, where lines of 16 bits read as much of shared operands as they write:
 rotary embeddings took 43.2 us on an H200 by single lines, 42.5 us by 128 threads of them, and 41.9 us so."""
+ROTATED_WAVES = 4
+"""Minimum times that these threads fill the GPU, else single lines: 17 MB took 14.1 us in bf16 on an H200 by two lines,
+which fill it twice, and 12.7 by single ones."""
 MAX_UNROLLED_BYTES = 16
 """Maximum bytes that a pack reads for its thread to take a second one. On an H200 softplus of 6.4 GB took 3150 us with
 one and 3004 us with two, a product of int8 and a scale 59.6 and 56.5 us."""
@@ -96,8 +99,14 @@ class ElementChooser:
 
     def _is_large(self) -> bool:
         """Return True if packs of a result are worth a contract of their own."""
+        return self.workload.size(self.group.position.extent) >= self._n_large
+
+    @property
+    def _n_large(self) -> int:
+        """Return the elements of a large result: loads of single 16-bit elements cost as many instructions as those of
+        32 bits."""
         widest = max(store.tensor.dtype.itemsize for store in self.group.stores)
-        return self.workload.size(self.group.position.extent) * widest >= LARGE_BYTES
+        return -(-LARGE_BYTES // max(widest, 4))
 
     def _eviction(self, width: int) -> int:
         """Return the default of `streaming`: late where large tensors of bytes become larger ones of 16 bits. A product
@@ -118,7 +127,7 @@ class ElementChooser:
         if axis is None:
             return None
         pick, default = self.choices.pick_int, self._default_lines(axis, vector)
-        default = default if far is not None else min(default, ROTATED_LINES)
+        default = default if far is not None else self._rotated_lines(default)
         what = "lines per thread, which share the packs of an operand"
         lines = pick(f"{kernel}.shared_lines", (1, 2, 4, 8), default, what)
         if lines == 1:
@@ -128,6 +137,11 @@ class ElementChooser:
         streaming = pick(f"{kernel}.streaming", (0, 1), 0, "evict early what is used once")
         has_many = far is not None and self._fits_height(axis, threads // block_lines * vector)
         return ElementwiseSchedule(threads, vector, lines, bool(streaming), axis, has_many, True, block_lines)
+
+    def _rotated_lines(self, most: int) -> int:
+        """Return the lines per thread of a rotation, with enough threads for several blocks one after the other."""
+        n_packs = self.workload.size(self.group.position.extent) // PACK_OF_16_BITS
+        return min(most, ROTATED_LINES) if n_packs >= ROTATED_WAVES * ROTATED_LINES * self._n_filling else 1
 
     def _looks_up(self) -> bool:
         """Return True if an index is read from memory."""
@@ -206,8 +220,6 @@ class ElementChooser:
         if self._is_strided():
             return 1
         widest = max(store.tensor.dtype.itemsize for store in self.group.stores)
-        # Loads of single 16-bit elements cost as many instructions as those of 32 bits.
-        n_worth = -(-LARGE_BYTES // max(widest, 4))
         n_threads, size = self.workload.n_multiprocessors * 512, self.workload.size(self.group.position.extent)
         most = MAX_GATHERED_WIDTH if self._is_gathered() else MAX_PACK_BYTES
         fitting = [
@@ -215,7 +227,7 @@ class ElementChooser:
             for width in widths
             if widest * width <= MAX_PACK_BYTES
             and width <= most
-            and (divides(width, self.group.position.extent) or size >= n_worth)
+            and (divides(width, self.group.position.extent) or size >= self._n_large)
             and size >= n_threads * width
         ]
         return max(fitting, default=1)

@@ -138,7 +138,8 @@ def render_boxes(
         for store in stores
     ]
     multiples = load_runs(scope, placed, _whole_lanes(group, lanes, workload), workload)
-    placed = with_tiles(scope, placed, [lane for _, lane, _ in lanes])
+    placed, of_tiles = with_tiles(scope, placed, [lane for _, lane, _ in lanes], workload)
+    multiples += of_tiles
     scope.hoist([store.scalar for store in placed], [lane for _, lane, _ in lanes])
     packed = _packed_lane(group, placed, lanes, workload)
     if packed is None:

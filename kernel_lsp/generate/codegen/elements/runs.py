@@ -140,7 +140,7 @@ def with_whole_masks(
     multiples: list[tuple[Index, int]] = []
 
     def change(node: Scalar) -> Scalar:
-        found = _shared_condition(node, lane, width, workload)
+        found = shared_condition(node, lane, width, workload)
         if found is None:
             return node
         multiples.extend(found[1])
@@ -158,7 +158,7 @@ def has_masked_runs(stores: Sequence[Store], lane: Variable, workload: Workload)
     return any(access.mask is not None and _runs_of(access, {lane}, workload) is not None for access in reads)
 
 
-def _shared_condition(node: Scalar, lane: Variable, width: int, workload: Workload) -> tuple[Scalar, Multiples] | None:
+def shared_condition(node: Scalar, lane: Variable, width: int, workload: Workload) -> tuple[Scalar, Multiples] | None:
     """Return a comparison of a position with a bound for the first lane of a pack, where it is that of all lanes; None
     for anything else: both are multiples of the width then, or positions within rows of a multiple."""
     if not isinstance(node, Operation) or node.name not in ("lt", "ge") or lane not in node.variables:
