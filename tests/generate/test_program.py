@@ -173,6 +173,7 @@ TAKEN_NAMES = {
     "a product": ("def f(a, b): return a @ b", (("n", "k"), ("k", "m"))),
     "rows": ("def f(a): return a.softmax(-1)", (("row", "col"),)),
     "elements": ("def f(a): return (a * 2.0).t() + 1.0", (("i", "u"),)),
+    "windows": ("def f(a): return F.max_pool2d(a, 3, 1, 1, return_indices=True)", (("row", "line", "piece", "v"),)),
     "a scan": ("def f(a): return a.cumsum(-1)", (("row", "lane"),)),
     "attention": (
         "def f(a, b, c): return F.scaled_dot_product_attention(a, b, c)",
@@ -196,6 +197,9 @@ def test_dims_may_have_the_names_of_a_templates_variables(name: str) -> None:
         "batch": 2,
         "head": 3,
         "key": 24,
+        "line": 2,
+        "piece": 8,
+        "v": 16,
     }
     inputs = [
         TensorInput(name=letter, dtype=DType.F32, shape=tuple(sizes[d] for d in own), dim_names=own)
@@ -203,5 +207,5 @@ def test_dims_may_have_the_names_of_a_templates_variables(name: str) -> None:
     ]
     program = plan_text(text, inputs=inputs)
     ways = {knob.name: "tensor_cores" for knob in program.knobs if "tensor_cores" in knob.values}
-    for schedule in ({}, ways):
+    for schedule in ({}, ways, {"f.box": "1x1x2x4", "f.packs": 1}):
         check_program(program, schedule=schedule)

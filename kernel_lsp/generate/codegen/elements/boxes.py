@@ -38,7 +38,7 @@ from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, Scalar, acces
 from kernel_lsp.generate.ir.sizes import coefficient, ravel, to_expression, unravel
 from kernel_lsp.generate.ir.workload import Workload
 
-LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4")
+LOCAL_NAMES = ("i", "plane", "u0", "u1", "u2", "u3", "u4", "row", "line", "piece", "v")
 FACTORS = (2, 4, 8)
 PLANE_AXES = 2
 """Last axes that form a plane."""
