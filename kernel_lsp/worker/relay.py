@@ -103,13 +103,16 @@ class Relay:
         threading.Thread(target=self._forward, args=(self._process, draining), daemon=True).start()
 
     def _do_put(self, frame: dict[str, Any]) -> None:
-        """Write a file. Its bytes are read to their end even where it cannot be written."""
+        """Write a file. Its bytes are read to their end even where it cannot be written. Raises EOFError where the
+        connection ends before."""
         left, path = frame["n"], self._path(frame["name"])
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 while left:
                     piece = self._frames.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        raise EOFError
                     left -= len(piece)
                     file.write(piece)
                     self._heard = time.monotonic()

@@ -57,6 +57,29 @@ def test_a_worker_that_ends_with_its_relay_is_not_reported(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_connection_that_ends_within_a_file_ends_the_relay(tmp_path: Path) -> None:
+    """Else it reads nothing for ever, with a worker and files that nobody removes."""
+    packed = _packed()
+    frame = {"do": "start", "n": len(packed), "program": ["worker.py"], "arguments": [], "launcher": []}
+    relay = subprocess.Popen(
+        [sys.executable, str(RELAY)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert relay.stdin is not None
+    assert relay.stdout is not None
+    relay.stdin.write(json.dumps({**frame, "python": "", "caches": {}}).encode() + b"\n" + packed)
+    relay.stdin.write(json.dumps({"do": "put", "name": "/x.bin", "n": 1 << 20}).encode() + b"\n" + b"few bytes")
+    relay.stdin.close()
+    try:
+        assert relay.wait(20) == 0
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        relay.kill()
+        relay.stdout.close()
+
+
 class BrokenSlot(RaySlot):
     """A slot whose machine is lost while its worker starts: the write fails, and with it the reader."""
 
