@@ -106,7 +106,7 @@ def test_threads_take_packs_of_rows_side_by_side(vector: int, threads: int, dtyp
 def test_rows_side_by_side_are_packs_by_default_where_a_load_takes_one(
     shape: tuple[int, ...], dim: int, is_packed: bool
 ) -> None:
-    """Where the number of columns is open, a pack may span two lines: no load takes one."""
+    """Expect none where the number of columns is open: a pack may span two lines, which no load takes."""
     text = plan_text(f"def f(x): return x.sum({dim})", inputs=[tensor("x", *shape)]).render({})
     assert ("packs of 4 neighbouring rows" in text) == is_packed
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -111,7 +112,7 @@ async def test_the_end_of_a_reaped_process_spares_the_one_that_has_its_number() 
     """With 32768 numbers, a busy machine gives each again within minutes."""
     stranger = await asyncio.create_subprocess_exec("sleep", "60", start_new_session=True)
     try:
-        supervisor._kill(_Reaped(stranger.pid))  # type: ignore[arg-type]
+        supervisor._kill(cast(asyncio.subprocess.Process, _Reaped(stranger.pid)))
         await asyncio.sleep(0.2)
         assert is_running(stranger.pid)
     finally:

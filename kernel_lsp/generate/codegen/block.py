@@ -33,7 +33,8 @@ class Block:
 
     def open(self, *headers: str, closes_this: bool = False) -> Self:
         """Open a block after each header, one in the other, and return the innermost. `with` closes them at the end of
-        its statements, else `close` does, and this block, too, with `closes_this`. A header with # is a line before."""
+        its statements, else `close` does, and this block, too, with `closes_this`. A header with # is a line before,
+        an empty one opens a plain block."""
         block = self
         for header in headers:
             if header.startswith("#"):

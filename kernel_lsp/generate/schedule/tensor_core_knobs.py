@@ -125,7 +125,7 @@ def pick_schedule(
         else:
             n_phases = 1
     depth = depth_of(_operand(group))
-    tile_k = pick("tile_k", (depth, 2 * depth, 4 * depth, 8 * depth), default.tile_k, "products per step")
+    tile_k = pick("tile_k", _steps(depth), default.tile_k, "products per step")
     chain = default.chain > depth
     if group.operand == DType.F32:
         chain = bool(pick("chain", (0, 1), int(chain), "tensor cores add up a whole step before an f32 addition"))
@@ -155,6 +155,11 @@ def pick_schedule(
     )
 
 
+def _steps(depth: int) -> tuple[int, ...]:
+    """Return the products per step that are offered, in multiples of those of one `mma`."""
+    return depth, 2 * depth, 4 * depth, 8 * depth
+
+
 def may_have_strips(group: ContractionGroup, workload: Workload) -> bool:
     """Return True for sums of few products of f32, whose left factor a block may keep for several tiles."""
     n_terms = workload.size(group.k.extent)
@@ -167,18 +172,19 @@ def with_strips(group: ContractionGroup, schedule: TensorCoreSchedule, workload:
     if not may_have_strips(group, workload) or rows * columns * batch < MIN_RESULTS_OF_STRIPS:
         return schedule
     n_terms, depth = workload.size(group.k.extent), depth_of(DType.F32)
-    tile_k = next(size for size in (depth, 2 * depth, 4 * depth, 8 * depth) if size >= n_terms)
+    tile_k = next(size for size in _steps(depth) if size >= n_terms)
 
     def made(tile_m: int, strip: int) -> TensorCoreSchedule:
         n_stages = 2 if tile_k == MAX_SHORT_TERMS else 3
         sizes = (tile_m, STRIP_COLUMNS, tile_k, STRIP_TILES[tile_m][0], 2, n_stages)
         return TensorCoreSchedule(*sizes, chain=depth, strip=strip)
 
-    def cost(schedule: TensorCoreSchedule) -> float:
-        n_blocks = -(-rows // schedule.tile_m) * -(-columns // (STRIP_COLUMNS * schedule.strip)) * batch
-        n_waves = -(-n_blocks // (resident_strips(schedule) * workload.n_multiprocessors))
-        weight = STRIP_TILES[schedule.tile_m][1] if tile_k == 4 * depth else 1.0
-        return n_waves * resident_strips(schedule) * schedule.tile_m * (schedule.strip + 1) * weight
+    def cost(strips: TensorCoreSchedule) -> float:
+        n_resident = resident_strips(strips)
+        n_blocks = -(-rows // strips.tile_m) * -(-columns // (STRIP_COLUMNS * strips.strip)) * batch
+        n_waves = -(-n_blocks // (n_resident * workload.n_multiprocessors))
+        weight = STRIP_TILES[strips.tile_m][1] if tile_k == 4 * depth else 1.0
+        return n_waves * n_resident * strips.tile_m * (strips.strip + 1) * weight
 
     return min((made(tile_m, strip) for tile_m in STRIP_TILES for strip in STRIPS), key=cost)
 

@@ -136,7 +136,7 @@ def _over_rows(loop: Loop, value: Scalar, place: Scalar | None) -> Loop:
 
 
 def replaced(scalar: Scalar, made: Mapping[bytes, Scalar]) -> Scalar:
-    """Return the scalar with what was `made` of its parts, by digest."""
+    """Return the scalar with what was `made` of its parts, by digest, the outermost first."""
     if scalar.digest in made:
         return made[scalar.digest]
     operands = tuple(replaced(operand, made) for operand in scalar.operands)

@@ -41,7 +41,7 @@ class StripRenderer(TensorCoreRenderer):
 
     @property
     def shared_bytes(self) -> int:
-        """Return the bytes of both parts of the left tile, and of the right tiles."""
+        """Return the bytes of the high and the low left tile, and of the right tiles."""
         return 2 * self._layout(self.left).n_bytes + self.schedule.stages * self._layout(self.right).n_bytes
 
     @property
@@ -155,7 +155,8 @@ class StripRenderer(TensorCoreRenderer):
             columns.line("for (int c = 0; c < 4; ++c) check.take(sums[i][j][c]);")
         type_ = self.kernel.index_type
         scope.line(f"const {type_} first_m = m0 + warp_m + lane / 4;")
-        scope.line(f"const {type_} n0 = first_n + step * TN + warp_n + lane % 4 * 8;")
+        own = INTERLEAVED_COLUMNS // 4  # columns of a thread of each group of interleaved ones
+        scope.line(f"const {type_} n0 = first_n + step * TN + warp_n + lane % 4 * {own};")
         text = ResultText(self._row_limit, self._column_limit, self._n_terms, may_be_redone=False)
         with (
             scope.open(f"if (!check.fails({self._n_terms}))") as whole,
@@ -167,11 +168,12 @@ class StripRenderer(TensorCoreRenderer):
             sums = ", ".join(f"sums[i / 2][j + {p}][i % 2 * 2 + c]" for p in range(PACK))
             self._results.write_registers(packs, text, f"{{{{{sums}}}}}")
         with scope.open("else") as rest, rest.open("for (int e = 0; e < WM / 8 * (WN / 4); ++e)") as again:
-            again.line(f"const {type_} m = first_m + e / (WN / 4) * 8, n = n0 + e % (WN / 4) / 8 * 32 + e % 8;")
+            place = f"e % (WN / 4) / {own} * {INTERLEAVED_COLUMNS} + e % {own}"
+            again.line(f"const {type_} m = first_m + e / (WN / 4) * 8, n = n0 + {place};")
             self._results.write_again(again, text)
 
     def _write_sums(self) -> None:
-        """Sums are written by every tile."""
+        """Write nothing: every tile has written its sums."""
 
     def _write_results(self) -> None:
-        """Results are written by every tile."""
+        """Write nothing: every tile has written its results."""

@@ -16,7 +16,7 @@ from kernel_lsp.generate.codegen.elements.packs import needed_multiples
 from kernel_lsp.generate.codegen.kernel import divisible, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import ROW_BYTES, WARP
+from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import INTERLEAVED_COLUMNS, ROW_BYTES, WARP
 from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Variable
 from kernel_lsp.generate.ir.index import ONE, ZERO, Index, as_index, substitute
 from kernel_lsp.generate.ir.scalar import (
@@ -363,7 +363,8 @@ def _place(operand: Operand, text: LoadText) -> str:
     if text.is_swizzled:
         of_k = f"({of_k}) ^ ({own}) % 8 * 4"
     if text.is_interleaved:
-        own = f"({own}) / 32 * 32 + ({own}) % 4 * 8 + ({own}) % 32 / 4"
+        n = INTERLEAVED_COLUMNS
+        own = f"({own}) / {n} * {n} + ({own}) % 4 * {n // 4} + ({own}) % {n} / 4"
     outer, inner = (own, of_k) if operand.is_k_inner else (of_k, own)
     return f"{operand.tile}[stage][{outer}][{inner}]"
 

@@ -84,18 +84,21 @@ __device__ inline int cluster_rank() {
     return rank;
 }
 
+//@ least_exact_sum
+// The size from which a sum of products of split numbers has all digits. What a number loses is below 2^-137: in n
+// terms of up to 2^10 n * 2^-127 at most, which is beyond the 24 digits of a sum from n * 2^-103 on.
+__device__ inline float least_exact_sum(float n_terms) { return n_terms * 9.8607613e-32f; }
+
 //@ must_be_redone
 // Whether a sum of products of split numbers may differ from that of the numbers: an infinity, NaN or overflow was met,
-// or low parts have lost digits. What a number loses is below 2^-137: in n terms of up to 2^10 n * 2^-127 at most,
-// which is beyond the 24 digits of a sum from n * 2^-103 on.
+// or low parts have lost digits.
 __device__ inline bool must_be_redone(float sum, float n_terms) {
     const float size = fabsf(sum);
-    return !(size <= 3.4028235e38f) || (size < n_terms * 9.8607613e-32f && size > 0.0f);
+    return !(size <= 3.4028235e38f) || (size < least_exact_sum(n_terms) && size > 0.0f);
 }
 
 //@ SumCheck
-// Finds out whether one of many sums may differ from that of the numbers that were split: an infinity, NaN or overflow
-// was met, or low parts have lost digits, as they may in n terms below n * 2^-103. A zero is as good as a large sum.
+// Finds out whether one of many sums must be redone, in fewer instructions than for each: zeros count as large.
 struct SumCheck {
     unsigned least = 0xffffffffu;  // twice the bits of the smallest sum, less one
     float nan = 0.0f;              // NaN once a sum was an infinity or NaN
@@ -104,7 +107,7 @@ struct SumCheck {
         nan = fmaf(sum, 0.0f, nan);
     }
     __device__ inline bool fails(float n_terms) const {
-        return nan != 0.0f || least < 2 * __float_as_uint(n_terms * 9.8607613e-32f) - 1;
+        return nan != 0.0f || least < 2 * __float_as_uint(least_exact_sum(n_terms)) - 1;
     }
 };
 
