@@ -221,8 +221,9 @@ def _sweep(parent: str) -> None:
         found = re.match(PREFIX + r"(\d+)-", name)
         path = os.path.join(parent, name)
         is_left = found and not os.path.exists(f"/proc/{found[1]}") and os.path.exists("/proc/self")
-        if is_left and os.lstat(path).st_uid == os.getuid():
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another relay sweeps, too
+            if is_left and os.lstat(path).st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from kernel_lsp.errors import EnvironmentProblem
 from kernel_lsp.process.channel import Stream
 from kernel_lsp.process.ray_cluster import RayAddress, RayCluster, RaySlot
 from kernel_lsp.process.remote import RELAY, Link
-from kernel_lsp.worker.relay import LEASH
+from kernel_lsp.worker import relay as relay_module
+from kernel_lsp.worker.relay import LEASH, PREFIX
 
 PROGRAM = b"import time; time.sleep(60)"
 
@@ -55,6 +56,15 @@ def test_a_worker_that_ends_with_its_relay_is_not_reported(tmp_path: Path) -> No
     assert relay.wait(10) == 0
     assert said == b""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_relays_that_start_together_sweep_the_same_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them finds a folder of a killed relay that another one has removed since."""
+    gone, left = f"{PREFIX}{1 << 30}-gone", f"{PREFIX}{1 << 30}-left"
+    (tmp_path / left).mkdir()
+    monkeypatch.setattr(relay_module.os, "listdir", lambda _: [gone, left])
+    relay_module._sweep(str(tmp_path))
+    assert not (tmp_path / left).exists()
 
 
 def test_a_connection_that_ends_within_a_file_ends_the_relay(tmp_path: Path) -> None:
