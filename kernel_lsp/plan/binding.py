@@ -106,10 +106,14 @@ def has_grids_that_fit(scope: Scope) -> bool:
 def shared_bound(launch: Launch, n_static_bytes: int = 0) -> str:
     """Return the condition to write so that a launch is made only where its shared memory fits, next to the kernel's
     static shared memory."""
-    fits = f"{launch.shared_bytes} <= {MAX_SHARED_BYTES - n_static_bytes}"
+    return _bound(launch, f"{launch.shared_bytes} <= {MAX_SHARED_BYTES - n_static_bytes}")
+
+
+def _bound(launch: Launch, fits: str) -> str:
+    """Return how to write a condition so that the launch is made only where it holds."""
     if launch.condition is None:
-        return f"; leave larger sizes to PyTorch by '// where: {fits}'"
-    return f"; leave larger sizes to another launch by 'launch[({launch.condition}) and {fits}]', or exclude them"
+        return f"; leave other sizes to PyTorch by '// where: {fits}'"
+    return f"; leave other sizes to another launch by 'launch[({launch.condition}) and {fits}]', or exclude them"
 
 
 def _decision(step: Fill | Launch | LibraryStep, scope: Scope) -> str:
@@ -225,6 +229,10 @@ def _check_block(block: tuple[int, int, int], launch: Launch, scope: Scope) -> N
     n_threads = block[0] * block[1] * block[2]
     if n_threads == 0 or n_threads > MAX_THREADS_PER_BLOCK or any(b > m for b, m in zip(block, MAX_BLOCK, strict=True)):
         message = f"the block of '{launch.kernel}' is {block}: 1 to {MAX_THREADS_PER_BLOCK} threads, z up to 64"
+        if any(free_names(size) for size in launch.block):
+            sizes = [str(size) for size in launch.block if str(size) != "1"]
+            product = sizes[0] if len(sizes) == 1 else " * ".join(f"({size})" for size in sizes)
+            message += _bound(launch, f"{product} <= {MAX_THREADS_PER_BLOCK}" if n_threads else f"{product} > 0")
         raise scope.fault(message, launch.span)
 
 

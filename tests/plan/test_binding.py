@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernel_lsp.core.plan import (
@@ -218,6 +220,22 @@ def test_a_deep_block_is_an_error() -> None:
 
 def test_a_block_of_no_threads_is_an_error() -> None:
     check_fault("launch: k<<<1, D - 8>>>(x, out, D, eps)", "the block of 'k' is")
+
+
+@pytest.mark.parametrize(
+    ("block", "bound"),
+    [
+        ("D * 256", "D * 256 <= 1024"),
+        ("dim3(D, 1, 20 * D)", "(D) * (20 * D) <= 1024"),
+        ("D // 16", "D // 16 > 0"),
+    ],
+)
+def test_a_block_that_grows_with_a_size_says_which_condition_bounds_it(block: str, bound: str) -> None:
+    to_pytorch = re.escape(f"leave other sizes to PyTorch by '// where: {bound}'")
+    check_fault(f"launch: k<<<1, {block}>>>(x, out, D, eps)", to_pytorch)
+    to_a_launch = re.escape(f"leave other sizes to another launch by 'launch[(D > 4) and {bound}]'")
+    check_fault(f"launch[D > 4]: k<<<1, {block}>>>(x, out, D, eps)", to_a_launch)
+    check_outside(f"where: {bound}\nlaunch: k<<<1, {block}>>>(x, out, D, eps)", "does not hold")
 
 
 def test_a_grid_past_the_limit_of_its_axis_is_an_error() -> None:
