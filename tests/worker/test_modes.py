@@ -210,6 +210,62 @@ class Net(nn.Module):
     assert Task.model_validate_json(task.model_dump_json()).module_settings == task.module_settings
 
 
+CACHED = """
+import functools
+
+
+class Config:
+    mapped = {"factor": "scale"}
+
+    def __init__(self):
+        self.scale, self.path, self.other, self.power = 2.0, "nowhere", 5, 3
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, object.__getattribute__(self, "mapped").get(name, name))
+
+
+@functools.lru_cache
+def power_of(config):
+    return config.power
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config, self.layer_id, self.rate, self.kind = Config(), 3, 0.1, "scale"
+        self.n = power_of(self.config)
+
+    def forward(self, x, cache=None):
+        if cache is not None:
+            x = cache.update(x, self.layer_id)
+        rate = 0.0
+        return x * self.config.factor ** power_of(self.config) * getattr(self.config, self.kind) + rate
+"""
+
+
+def test_what_no_captured_call_reads_is_no_setting() -> None:
+    """Further layers of a network, and layers whose configuration was loaded from a file, fell back: the number of a
+    layer is read for a cache alone, and a path by no code. What a cached function has read is a setting."""
+    task = capture_text(CACHED, "Attention", inputs=[tensor("x", 4, 8)])
+    of_config = {"config.scale": 2.0, "config.power": 3}
+    settings = {name: value for name, value in task.module_settings.items() if "class" not in name}
+    assert settings == {**of_config, "kind": "scale"}
+
+
+def test_what_the_other_mode_reads_is_a_setting_of_an_operator_for_both() -> None:
+    text = CACHED.replace("rate = 0.0", "rate = self.layer_id * (self.training and self.n > 9)")
+    settings = capture_text(text, "Attention", inputs=[tensor("x", 4, 8)]).module_settings
+    assert {"n", "layer_id"} <= settings.keys()
+    assert "training" not in settings
+
+
+def test_code_that_reads_all_attributes_has_them_as_settings() -> None:
+    text = CACHED.replace("rate = 0.0", "rate = len(vars(self.config))")
+    task = capture_text(text, "Attention", inputs=[tensor("x", 4, 8)])
+    assert {"config.path", "config.other"} < task.module_settings.keys()
+    assert "layer_id" not in task.module_settings
+
+
 def test_tied_weights_are_noted_for_the_operator_and_have_a_reference(tmp_path: Path) -> None:
     """The kernels take the weight once: a module with two weights would be computed with one of them."""
     text = """

@@ -265,13 +265,17 @@ def is_installed(module: str) -> bool:
     return _package(module) not in NOT_USERS and any(f"{os.sep}{name}{os.sep}" in file for name in INSTALLED)
 
 
-def computed_attributes(value: Any, read: NamesRead) -> dict[str, Any]:
-    """Return what an object of an installed class computes for names that are `read`: its properties, and the names
-    that its `__getattribute__` or `__getattr__` maps to others. That code is not followed: its values are compared."""
-    bases = [base for base in type(value).__mro__ if read.is_decided and is_installed(base.__module__)]
-    names = {name for base in bases for name, each in vars(base).items() if isinstance(each, property) and name in read}
+def computed_attributes(value: Any, read: NamesRead, seen: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return what an object of an installed class computes for names that are `read`, or `seen` read: its properties,
+    and the names that its `__getattribute__` or `__getattr__` maps to others. That code is not followed: its values
+    are compared."""
+    if seen is None and not read.is_decided:
+        return {}
+    known = read.names if seen is None else seen
+    bases = [base for base in type(value).__mro__ if is_installed(base.__module__)]
+    names = {n for base in bases for n, each in vars(base).items() if isinstance(each, property) and n in known}
     if any(name in vars(base) for base in bases for name in MAPPED):
-        names |= {name for name in read.names if name.isidentifier() and not name.startswith("__")}
+        names |= {name for name in known if name.isidentifier() and not name.startswith("__")}
     found = {}
     for name in sorted(names):
         with contextlib.suppress(Exception):  # a property of any package may raise anything

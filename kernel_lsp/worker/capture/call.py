@@ -9,6 +9,8 @@ import torch
 
 from ..failure import TargetFailure
 from .attempt import Attempt, MustFix, StillRandom
+from .attribute_reads import owner_of
+from .attribute_watch import AttributeWatch
 from .captured import Captured
 from .exported_program import Dim, Wrapper, all_dims
 from .inputs import CallInputs
@@ -29,8 +31,16 @@ MAX_ATTEMPTS = 6
 """Maximum attempts with symbolic dims; each fixes at least one, and the last fixes all."""
 
 
-def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, with_backward: bool) -> Captured:
-    """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure."""
+def capture_call(
+    source: dict[str, Any],
+    callee: Callee,
+    inputs: CallInputs,
+    with_backward: bool,
+    attributes: AttributeWatch | None = None,
+) -> Captured:
+    """Capture one call, with as many dims symbolic as torch and our expressions allow. Raises Failure. `attributes` are
+    those that earlier captures of the same object have read."""
+    attributes = attributes or AttributeWatch()
     choose_mode(callee, source["kind"], with_backward)
     has_statistics = has_running_statistics(callee.owner)
     notes = list(dict.fromkeys([*callee.notes, *inputs.notes, *prepare_module(callee, source["kind"])]))
@@ -41,11 +51,13 @@ def capture_call(source: dict[str, Any], callee: Callee, inputs: CallInputs, wit
         if attempt == MAX_ATTEMPTS:
             dynamic = frozenset()
         try:
-            with watched_mode(callee.owner) as reads:
-                captured = Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
-            other = Wrapper(callee, inputs, *place, wrapper.record.updates)
-            again = Attempt(source, callee, inputs, other, dynamic, [])
-            _note_mode(captured, again, has_statistics, reads)
+            with attributes.over(owner_of(callee)):
+                with watched_mode(callee.owner) as reads:
+                    captured = Attempt(source, callee, inputs, wrapper, dynamic, notes).run(with_backward)
+                other = Wrapper(callee, inputs, *place, wrapper.record.updates)
+                again = Attempt(source, callee, inputs, other, dynamic, [])
+                _note_mode(captured, again, has_statistics, reads)
+            captured.attributes = attributes
             find_numbers(captured, again, has_settings=not _is_deep(callee))
             return captured
         except MustFix as must:

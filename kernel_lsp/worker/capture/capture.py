@@ -18,6 +18,7 @@ from typing import Any
 from ..failure import Failure, TargetFailure
 from ..files import PLAN_NAMES
 from ..host import take_asked
+from .attribute_watch import AttributeWatch
 from .call import capture_call, prepare_module, refuse_empty
 from .captured import WARM, Argument, Captured, bind_sizes
 from .exported_program import decompositions
@@ -187,14 +188,16 @@ def _capture(
 ) -> Captured:
     """Capture with the varying sizes of parameters symbolic; with all of them fixed where the code does not allow
     that."""
+    attributes = AttributeWatch()
     if varying:
         try:
-            captured = capture_call(source, *lifted(built.callee, built.inputs, varying), with_backward)
+            lifted_call = lifted(built.callee, built.inputs, varying)
+            captured = capture_call(source, *lifted_call, with_backward, attributes)
         except TargetFailure:
             captured = None
         if captured is not None and captured.has_symbolic_state:
             return captured
-    return capture_call(source, built.callee, built.inputs, with_backward)
+    return capture_call(source, built.callee, built.inputs, with_backward, attributes)
 
 
 def _coverage(captured: Captured, first: _Built, others: Sequence[_Other], with_backward: bool) -> Coverage:

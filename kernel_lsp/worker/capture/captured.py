@@ -13,6 +13,7 @@ import torch
 from ..cases.families import near_own_values, own_generator
 from ..files import place_of, write_tensor
 from ..operators import is_a
+from .attribute_watch import AttributeWatch
 from .backward import BackwardProgram
 from .exported_program import Placeholder, Program, Wrapper
 from .graph import GraphText
@@ -134,6 +135,8 @@ class Captured:
     observed: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     """[low, high) of the integers that `get_inputs` makes, by input; empty until a case needs one."""
     kept: KeptParameters = field(default_factory=KeptParameters)
+    attributes: AttributeWatch = field(default_factory=AttributeWatch)
+    """The attributes that the captured calls have read."""
     coverage: Any = None
     """The coverage of a task folder, as `configurations.Coverage`."""
 

@@ -24,6 +24,7 @@ from ..shipped.operator_settings import (
 )
 from .attempt import Attempt
 from .attribute_reads import MAX_DEPTH, OWN_ATTRIBUTES, NamesRead, computed_attributes, named_parts, names_read
+from .attribute_watch import AttributeWatch
 from .captured import Captured
 from .load import Callee
 
@@ -43,6 +44,7 @@ MAX_NAMED = 256
 MAX_LEAVES = 1024
 """Maximum constants of a nested container that are compared at each call: some 0.2 ms. A longer one that the code can
 read is left to PyTorch."""
+UNWATCHED = AttributeWatch()
 PLAIN = (int, bool, float, str)
 CONSTANTS = (*PLAIN, complex, bytes, type(None), range, slice, torch.dtype, torch.device, enum.Enum, *EXACT_NUMBERS)
 """Values that compiled code can compare in a container."""
@@ -67,11 +69,13 @@ def mode_settings(owner: torch.nn.Module, mode: bool) -> dict[str, bool]:
     return {TRAINING: mode, **{f"{path}.{TRAINING}": not mode for path in others if path}}
 
 
-def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = False) -> dict[str, Any]:
+def module_settings(
+    owner: Any, method: str = "forward", *, is_eval: bool = False, watch: AttributeWatch = UNWATCHED
+) -> dict[str, Any]:
     """Return the settings by qualified name, e.g. ``{"norm.eps": 1e-06, "conv.stride": [2, 2]}``; empty for a function.
     They are public attributes of torch's modules and, of the user's objects, those that `method` and what it calls can
     read, with what these hold: ``config.width``, ``act.__name__``. With `is_eval` the rate of a dropout is left out: it
-    affects nothing in eval mode."""
+    affects nothing in eval mode. What the `watch` over the captured calls did not see read is left out, too."""
     settings: dict[str, Any] = {}
     parts = named_parts(owner)
     read = names_read([part for _, part in parts], method)
@@ -79,20 +83,24 @@ def module_settings(owner: Any, method: str = "forward", *, is_eval: bool = Fals
         if is_eval and isinstance(module, torch.nn.modules.dropout._DropoutNd):
             continue
         is_torchs = type(module).__module__.startswith("torch.")
+        seen = watch.names_of(module)
         for name, held in {**_class_values(type(module)), **vars(module)}.items():
+            if seen is not None and name not in seen and name in vars(module):
+                continue
             value = _python_number(held)
             is_read = not name.startswith("_") and _has_text(value) if is_torchs else name in read
             if name in TOLD_BY_SHAPES or name in OWN_ATTRIBUTES or not is_read:
                 continue
-            settings.update(_plain_values(f"{path}.{name}" if path else name, value, read, owner))
+            settings.update(_plain_values(f"{path}.{name}" if path else name, value, read, owner, watch))
         if not is_torchs:
-            settings.update(_absent(path, module, read))
+            settings.update(_absent(path, module, read, seen))
     return settings
 
 
-def _absent(path: str, value: Any, read: NamesRead) -> dict[str, None]:
+def _absent(path: str, value: Any, read: NamesRead, seen: frozenset[str] | None) -> dict[str, None]:
     """Return the names by path that the code reads where they are, and which an object or a dictionary lacks."""
     asked = read.keys if isinstance(value, dict) else read.optional
+    asked = asked if seen is None else asked & seen
     names = [name for name in sorted(asked) if "." not in name and attribute(value, name) is None]
     return {f"{path}.{name}" if path else name: None for name in names}
 
@@ -128,7 +136,9 @@ def module_ties(owner: Any) -> dict[str, str]:
     return ties
 
 
-def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int = MAX_DEPTH) -> dict[str, Any]:
+def _plain_values(
+    path: str, value: Any, read: NamesRead, owner: Any, watch: AttributeWatch, depth: int = MAX_DEPTH
+) -> dict[str, Any]:
     """Return the values below an attribute that compare by their text and whose names are `read`, by path. Of what has
     no text, such as tensors and modules, there are none."""
     if _has_text(value):
@@ -146,7 +156,7 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
         if len(leaves) > MAX_VALUES and not isinstance(value, dict):
             return {}
         entries = enumerate(value if depth and isinstance(value, (list, tuple)) else ())
-        of_entries = [_plain_values(f"{path}.{n}", each, read, owner, depth - 1) for n, each in entries]
+        of_entries = [_plain_values(f"{path}.{n}", each, read, owner, watch, depth - 1) for n, each in entries]
         found = {name: each for values in of_entries for name, each in values.items()}
         return {**found, f"{path}.{len(value)}": None} if found else {}
     if not depth or isinstance(value, (torch.nn.Module, torch.Tensor, types.ModuleType)):
@@ -157,12 +167,14 @@ def _plain_values(path: str, value: Any, read: NamesRead, owner: Any, depth: int
     has_code = any(isinstance(each, types.FunctionType) for each in members)
     found = {f"{path}.__class__.__name__": type(value).__name__} if has_code else {}
     inside = {name: each for name, each in _inside(value).items() if isinstance(name, str) and "." not in name}
+    seen = watch.names_of(value)
+    inside = inside if seen is None else {name: each for name, each in inside.items() if name in seen}
     named = [name for name in inside if name in read]
-    computed = {name: each for name, each in computed_attributes(value, read).items() if name not in inside}
+    computed = {name: each for name, each in computed_attributes(value, read, seen).items() if name not in inside}
     found.update({f"{path}.{name}": each for name, each in computed.items() if _has_text(each)})
     for name in inside if isinstance(value, dict) and len(inside) <= MAX_VALUES else named:
-        found.update(_plain_values(f"{path}.{name}", _python_number(inside[name]), read, owner, depth - 1))
-    found.update(_absent(path, value, read))
+        found.update(_plain_values(f"{path}.{name}", _python_number(inside[name]), read, owner, watch, depth - 1))
+    found.update(_absent(path, value, read, seen))
     return found if len(found) <= MAX_NAMED else {}
 
 

@@ -81,7 +81,11 @@ def _candidates(captured: Captured, has_settings: bool) -> list[_Candidate]:
         pool.take(name)
     module = captured.callee.module
     method = method_of(captured.source)
-    settings = module_settings(module, method, is_eval=True) if has_settings and module is not None else {}
+    settings = (
+        module_settings(module, method, is_eval=True, watch=captured.attributes)
+        if has_settings and module is not None
+        else {}
+    )
     of_modules = {f"{path}.{name}".lstrip(".") for path, part in named_parts(module) for name in vars(part)}
     numbers = {path: value for path, value in settings.items() if type(value) is float and path in of_modules}
     return own + [_Candidate(pool.take(path), path, value) for path, value in numbers.items()]

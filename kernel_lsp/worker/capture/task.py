@@ -229,7 +229,8 @@ def _module_settings(captured: Captured) -> dict[str, Any]:
     differing = set(captured.coverage.differing_settings) if captured.coverage is not None else set()
     differing |= captured.free_settings | _set_first(captured)
     method = method_of(captured.source)
-    settings = module_settings(owner_of(captured.callee), method, is_eval=captured.mode is False)
+    is_eval = captured.mode is False
+    settings = module_settings(owner_of(captured.callee), method, is_eval=is_eval, watch=captured.attributes)
     mode = {} if captured.mode is None else mode_settings(captured.callee.owner, captured.mode)
     unknown = [name for name, value in settings.items() if isinstance(value, str) and UNCOMPARABLE in value]
     captured.notes += [f"{NOT_COMPARED}: {name} is {settings[name]}" for name in unknown]
