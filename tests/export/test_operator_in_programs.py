@@ -101,6 +101,15 @@ def check_same(found: torch.nn.Module, network: Network) -> None:
     assert type(found.norm) is not RMSNorm
 
 
+LINEAR = """
+class Net(nn.Module):
+    def __init__(self, dim=8):
+        super().__init__()
+        self.fc = nn.Linear(dim, 8)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
 TRAINER = """
 class Trainer:
     def __init__(self, scale=2.0):
@@ -253,6 +262,26 @@ def test_a_report_says_what_computes(
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == [f"{name}: RMSNorm uses its CUDA kernels", f"{name}: computed by its CUDA kernels"]
     assert said[2].startswith(f"{name}: computed by PyTorch, not by its CUDA kernels: eps is 0.5")
+
+
+def test_a_report_says_at_once_that_the_dtype_is_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said that the module uses the kernels, and the opposite at the first call."""
+    use(load_module_operator(tmp_path))(RMSNorm(8).double(), report=True)
+    (said,) = capsys.readouterr().out.splitlines()
+    says = "weight is f64[8], and the kernels take f32[D]: optimize this module, too"
+    assert f"computed by PyTorch, not by its CUDA kernels: {says}" in said
+
+
+def test_a_report_says_at_once_that_the_width_is_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = plan_text(LINEAR, inputs=[sized("x", 4, 8)], symbol="Net")
+    operator = load_operator(program.task, program.render({}), tmp_path)
+    names: dict[str, Any] = {"nn": torch.nn}
+    exec(LINEAR, names)
+    operator.use_net(names["Net"](), report=True)
+    operator.use_net(names["Net"](16), report=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "net: Net uses its CUDA kernels"
+    assert "fc.weight is f32[8, 16], and the kernels take f32[8, 8]: optimize this module, too" in said[1]
 
 
 def test_compiled_code_reads_the_classes_of_submodules(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .operator_settings import attribute, is_setting, setting_of
+from .operator_support import DTYPES, Contract
 
 # --- A module whose method is computed by an operator -----------------------------------------------------
 
@@ -99,6 +100,25 @@ class ModuleUse:
             for path, part in module.named_modules():
                 if part.training != self.modes.get(path, self.training):
                     return _OTHER_MODE[self.training]
+        return ""
+
+    def misfit(self, module: torch.nn.Module, contract: Callable[..., Contract], names: Sequence[str]) -> str:
+        """Explain which parameter or buffer has a dtype or sizes that the kernels never take; empty where none has."""
+        held = [attribute(module, path) for path in self.state]
+        paths = dict(zip(names[len(names) - len(held) :], self.state))
+        try:
+            taken = contract(*[None] * (len(names) - len(held)), *held).inputs
+        except (TypeError, ValueError, ArithmeticError):  # its sizes are functions of the inputs'
+            return ""
+        for label, (tensor, _) in taken.items():
+            name, _, type_ = label.partition(": ")
+            dtype, _, shape = type_[:-1].partition("[")
+            dims = [dim for dim in shape.split(", ") if dim]
+            if name in paths and isinstance(tensor, Tensor):
+                differs = [int(dim) != size for dim, size in zip(dims, tensor.shape) if dim.isdigit()]
+                if tensor.dtype != DTYPES[dtype] or tensor.dim() != len(dims) or any(differs):
+                    found = next((name for name, each in DTYPES.items() if each == tensor.dtype), tensor.dtype)
+                    return f"{paths[name]} is {found}{list(tensor.shape)}, and the kernels take {type_}: {_NEXT}"
         return ""
 
     def _replaced(self, prefix: str, part: Any) -> str:

@@ -166,8 +166,6 @@ class Operator:
         results = tuple([_empty_like(given[name]) for name in self.gradients])
         return results[0] if len(results) == 1 else results
 
-    # in place of PyTorch code
-
     def why_not(self, arguments: Sequence[Any]) -> str:
         """Explain why the original code must compute these arguments; empty when the kernels can."""
         reason = self.outside(arguments)
@@ -190,6 +188,7 @@ class Operator:
         kinds = frozenset([type(part) for part in module.modules()])
         reason = "" if is_used else self._edited(getattr(kind, self.module.method), kinds) or self._swap_class(module)
         reason = reason or self.module.why_never(kind) or self.module.why_not(module)
+        reason = reason or self.module.misfit(module, self.contract, self.argument_names)
         if reason:
             warn_once(self.key, reason)
         elif report:
