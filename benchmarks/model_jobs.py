@@ -64,7 +64,7 @@ OPERATIONS = {
     "fourier_features": Operation(
         "self.register_buffer('B',torch.randn(3,256)*10)",
         "x",
-        ("p=2*math.pi*x@self.B\nreturn torch.cat([p.sin(),p.cos()],-1)"),
+        ("p=2*torch.pi*x@self.B\nreturn torch.cat([p.sin(),p.cos()],-1)"),
         "torch.randn(65536,3)",
         has_gradients=False,
     ),
@@ -127,7 +127,7 @@ OPERATIONS = {
             "n=q.shape[2]\n"
             "i=torch.arange(n,device=q.device)\n"
             "d=(i[None,:]-i[:,None]).float()\n"
-            "a=q@k.transpose(-1,-2)/8.0+self.s[:,None,None]*d\n"
+            "a=q@k.transpose(-1,-2)/8.0+(self.s[:,None,None]*d).to(q.dtype)\n"
             "a=a.masked_fill(i[None,:]>i[:,None],float('-inf'))\n"
             "return a.softmax(-1)@v"
         ),
