@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.fusion.fusion_state import Progress
+from kernel_lsp.generate.fusion.graph import operands_of
 from kernel_lsp.generate.fusion.groups import (
     AttentionGradientGroup,
     AttentionGroup,
@@ -176,8 +177,8 @@ def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
 
 
 def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) -> tuple[LibraryGroup, list[Tensor]]:
-    """Return the group of a library call, and the roots that it computes. A result whose one consumer is a copy is
-    written to that copy directly."""
+    """Return the group of a library call, and the roots that it computes. A result whose one reader is a copy, or that
+    the operation returns a copy of, is written to that copy directly."""
     places = {seed: definition.place}
     for tensor in progress.pending:
         other = progress.graph.definitions[tensor]
@@ -189,11 +190,17 @@ def grow_library(progress: Progress, seed: Tensor, definition: LibraryResult) ->
 
 
 def _copy_of(progress: Progress, result: Tensor) -> Tensor:
-    """Return the one tensor that reads a library's result, where it is a copy of it; else the result."""
+    """Return the copy that a library's result is written to, from which others read it; else the result."""
     graph = progress.graph
     readers = [tensor for tensor in progress.pending if tensor is not result and result in graph.needs(tensor)]
-    is_copied = len(readers) == 1 and result not in graph.outputs and _is_copy(progress, readers[0], result)
-    return readers[0] if is_copied else result
+    is_operand = any(result in operands_of(graph.definitions[reader]) for reader in readers)
+    if result in graph.outputs or is_operand:
+        return result
+    for reader in readers:
+        if (len(readers) == 1 or reader in graph.outputs) and _is_copy(progress, reader, result):
+            progress.written_to[result] = reader
+            return reader
+    return result
 
 
 class _HasAxes(Protocol):

@@ -115,11 +115,16 @@ def _fused(
 
 
 def _choose_seed(progress: Progress) -> Tensor:
-    """Return the first root that is ready: single values first, which whole groups may need. Sums over parts of
-    rows, or over their lines, may join the kernel of those rows, and a pointwise root any row group: they are the last
-    choices."""
+    """Return the first root that is ready: single values first, which whole groups may need, then results of a library,
+    which what follows our own products may read. Sums over parts of rows, or over their lines, may join the kernel of
+    those rows, and a pointwise root any row group: they are the last choices."""
+
+    def rank(tensor: Tensor) -> tuple[bool, bool]:
+        is_library = isinstance(progress.graph.definitions[tensor], LibraryResult)
+        return _joins_rows(progress, tensor), not is_library
+
     ready = [tensor for tensor in progress.pending if progress.is_ready(tensor)]
-    hard = sorted(filter(progress.graph.is_hard, ready), key=lambda tensor: _joins_rows(progress, tensor))
+    hard = sorted(filter(progress.graph.is_hard, ready), key=rank)
     single = [tensor for tensor in hard if tensor.n_elements.constant == 1]
     forced = [tensor for tensor in ready if tensor in progress.graph.forced]
     return (single or hard or forced or ready)[0]

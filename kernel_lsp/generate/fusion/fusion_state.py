@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.ir.atoms import Variable
@@ -18,13 +19,15 @@ class NotReadyError(Exception):
 
 class Progress:
     """`computed` are the roots of the groups so far, `pending` those without a group; `hints` are the names of scalars
-    in the user's code. Results join a reduction in `joined` where they read its rows, which lie side by side."""
+    in the user's code. Results join a reduction in `joined` where they read its rows, which lie side by side. What a
+    tensor in `written_to` would have is in its copy alone."""
 
     def __init__(self, graph: DefinitionGraph, sizes: Sizes, joined: frozenset[Tensor] = frozenset()) -> None:
         self.graph, self.sizes, self.joined = graph, sizes, joined
         self.computed: set[Tensor] = set()
         self.pending = [tensor for tensor in graph.live if graph.is_root(tensor)]
         self.hints: dict[bytes, str] = {}
+        self.written_to: dict[Tensor, Tensor] = {}
         self._expanded: dict[bytes, Scalar] = {}
         self._local: frozenset[Tensor] = frozenset()
         self._n_variables = 0
@@ -72,6 +75,8 @@ class Progress:
     def _inline(self, access: Access) -> Scalar:
         tensor = access.tensor
         definition = self.graph.definitions[tensor]
+        if (copy := self.written_to.get(tensor)) is not None:
+            return replace(access, tensor=copy)
         if isinstance(definition, Buffer) or tensor in self._local or tensor in self.computed:
             return access
         if not isinstance(definition, Pointwise):

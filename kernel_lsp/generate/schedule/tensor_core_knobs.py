@@ -24,6 +24,7 @@ from kernel_lsp.generate.codegen.tensor_cores.tensor_core_schedule import (
 )
 from kernel_lsp.generate.codegen.tensor_cores.window_products import LOCAL_NAMES, STAGES, WindowRenderer
 from kernel_lsp.generate.fusion.groups import ContractionGroup
+from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.tensor import Reduction
 from kernel_lsp.generate.ir.workload import HOPPER, Workload
@@ -212,8 +213,8 @@ def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreS
     operand = _operand(group)
     m, n, k, batch = (max(1, workload.size(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
     left, right, _ = group.unscaled
-    are_plain = (_is_plain(left), _is_plain(right))
-    sizes = _Sizes(m, n, k, batch, workload, operand, are_plain)
+    costs = (_copy_cost(left, operand, group.m, group.k, workload), _copy_cost(right, operand, group.n, group.k, workload))
+    sizes = _Sizes(m, n, k, batch, workload, operand, costs)
     tiles = _tiles(operand, workload)
     tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))
     alone = min(tiles, key=lambda tile: sizes.cost(tile, 1))
@@ -225,6 +226,8 @@ def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreS
     if is_short and tile.m * tile.n > SHORT_TILE.m * SHORT_TILE.n:
         tile, cluster = SHORT_TILE, 1
     tile_k = 4 * depth
+    if operand != DType.F32:
+        tile_k = next(size for size in _steps(depth) if size >= min(k, tile_k))
     chain = depth if is_latency_bound or is_short else tile_k
     n_steps = -(-k // tile_k)
     n_stages = 4 if is_latency_bound or tile.uses_warpgroups else min(3, n_steps + 1)
@@ -260,10 +263,10 @@ def default_parts(
     """Choose into how many parts to split sums of products: 1 where clusters nearly do as well. `sizes` are those of
     rows, columns, terms and batches."""
     rows, columns, terms, batch = (max(1, size) for size in sizes)
-    are_plain = (_is_plain(factors[0]), _is_plain(factors[1]))
+    costs = (_single_cost(factors[0]), _single_cost(factors[1]))
 
     def cost(parts: int) -> float:
-        part = _Sizes(rows, columns, terms // parts, batch * parts, workload, operand, are_plain)
+        part = _Sizes(rows, columns, terms // parts, batch * parts, workload, operand, costs)
         tiles = _tiles(operand, workload)
         if parts == 1 and workload.capability >= HOPPER:
             return min(part.cost(*candidate) for candidate in part.candidates(tiles))
@@ -316,9 +319,16 @@ def _tiles(operand: DType, workload: Workload) -> tuple[_Tile, ...]:
     return (*TILES, *GROUP_TILES) if operand == DType.F32 and workload.capability == HOPPER else TILES
 
 
-def _is_plain(factor: Scalar) -> bool:
-    """Return True if a factor is an unmasked read of memory, which allows wide copies."""
-    return isinstance(factor, Access) and factor.mask is None
+def _copy_cost(factor: Scalar, operand: DType, along: Variable, k: Variable, workload: Workload) -> float:
+    """Return the cost of copying an element, in products of the first tile: packs are computed at once."""
+    planned = plan_operand("", factor, operand, along, k, workload)
+    return _single_cost(factor) / (planned.width if planned.packed is not None else 1)
+
+
+def _single_cost(factor: Scalar) -> float:
+    """Return the cost of copying one element at a time: nothing where a factor is an unmasked read of memory, which
+    allows wide copies."""
+    return 0.0 if isinstance(factor, Access) and factor.mask is None else SINGLE_COPY_COST
 
 
 def _operand(group: ContractionGroup) -> DType:
@@ -345,7 +355,7 @@ class _Sizes:
     n_batch: int
     workload: Workload
     operand: DType
-    are_plain: tuple[bool, bool]
+    copy_costs: tuple[float, float]
 
     def candidates(self, tiles: Iterable[_Tile]) -> Iterator[tuple[_Tile, int]]:
         """Yield tiles with the clusters that leave each block enough steps."""
@@ -363,11 +373,7 @@ class _Sizes:
         n_clusters = int(self.workload.n_multiprocessors * SHARE_FOR_CLUSTERS) // cluster
         if n_waves <= FEW_WAVES and cluster >= MIN_SPARSE_CLUSTER:
             n_waves = -(-n_tiles // (n_clusters * tile.n_resident))
-        copies = sum(
-            SINGLE_COPY_COST / along
-            for is_plain, along in zip(self.are_plain, (tile.n, tile.m), strict=True)
-            if not is_plain
-        )
+        copies = sum(cost / along for cost, along in zip(self.copy_costs, (tile.n, tile.m), strict=True))
         rate = min(1.0, n_resident * tile.n_warps / FULL_WARPS) / (1.0 / tile.efficiency + copies)
         start = START_PRODUCTS[self.operand] * (1.0 if cluster == 1 else 1.3)
         start *= START_OF_ONE_RESIDENT if tile.uses_warpgroups else 1.0

@@ -365,7 +365,7 @@ class _Planner:
             is_few = n_results * parts < MIN_RESULTS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
             return "library" if plan is not None and is_few else "tensor_cores"
         is_short = MIN_SHORT_TERMS <= n_terms <= MAX_DIRECT_TERMS and min(n_rows, n_columns) >= MIN_LINES_OF_SHORT
-        if operand == DType.F32 and is_short and are_matrices and count >= MIN_SHORT_PRODUCTS:
+        if operand is not None and is_short and are_matrices and count >= MIN_SHORT_PRODUCTS:
             return "tensor_cores"
         if min(n_columns, n_rows) <= 2:
             return "rows" if n_terms > 4 * MAX_DIRECT_TERMS and n_results <= MAX_ROW_OUTPUTS else "direct"

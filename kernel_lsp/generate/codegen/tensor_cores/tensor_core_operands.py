@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.codegen.elements.packs import needed_multiples
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, needed_multiples, pack_along
 from kernel_lsp.generate.codegen.kernel import divisible, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
@@ -160,10 +160,21 @@ ELEMENTS_PER_SECTOR = 8
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A factor over packs of its inner dim, and its reads: by packs, and of single elements that a pack shares."""
+
+    packing: Packing
+    scalar: Scalar
+    packs: tuple[Access, ...]
+    shared: tuple[Access, ...]
+
+
+@dataclass(frozen=True)
 class Operand:
     """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
-    elements are computed in registers. `conditions` are what the width needs of sizes. `row` names the place along
-    `along` that a thread keeps from step to step, where `gather` has the row's address."""
+    elements are computed in registers, `width` at a time where the factor is `packed`. `conditions` are what the width
+    needs of sizes. `row` names the place along `along` that a thread keeps from step to step, where `gather` has the
+    row's address."""
 
     tile: str
     scalar: Scalar
@@ -176,6 +187,7 @@ class Operand:
     conditions: tuple[Expression, ...] = ()
     row: str | None = None
     gather: Gather | None = None
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True)
@@ -208,7 +220,28 @@ def plan_operand(tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Va
             conditions = pack_conditions(flat, inner, width, workload)
             if conditions is not None:
                 return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
-    return Operand(tile, scalar, dtype, along, k, is_k_inner, None, 1)
+    packed = _packed(scalar, k if is_k_inner else along, dtype) if read is None else None
+    width = 1 if packed is None else packed.packing.vector
+    return Operand(tile, scalar, dtype, along, k, is_k_inner, None, width, packed=packed)
+
+
+def _packed(scalar: Scalar, inner: Variable, dtype: DType) -> Packed | None:
+    """Return the factor over the widest packs of `inner` by which it can be read; None where it has no such reads."""
+    for width in (16, 8, 4, 2):
+        found = pack_along(scalar, inner, width) if width <= 2 * ROW_BYTES // dtype.itemsize else None
+        if found is None:
+            continue
+        packing, packed = found
+        packs = find_packed([packed], packing)
+        reads = sorted(accesses(packed), key=lambda each: (each.tensor.serial, each.digest))
+        shared = [read for read in reads if read not in packs]
+        is_simple = all(read.mask is None and not any(indirect_scalars(_flat(read))) for read in reads)
+        return Packed(packing, packed, tuple(packs), tuple(shared)) if packs and is_simple else None
+    return None
+
+
+def _flat(access: Access) -> Index:
+    return ravel(access.index, access.tensor.shape)
 
 
 def keep_row(
@@ -249,6 +282,8 @@ def write_load(scope: Scope, operand: Operand, text: LoadText) -> None:
             _write_gathered(inner, operand, operand.gather, text, parts)
         elif operand.read is not None:
             _write_copy(inner, operand, operand.read, text)
+        elif operand.packed is not None:
+            _write_computed_pack(inner, operand, operand.packed, text)
         else:
             _write_computed(inner, operand, text)
 
@@ -358,8 +393,13 @@ def _write_place(scope: Scope, operand: Operand, text: LoadText, per_row: int) -
     scope.line(f"const {type_} {own}k = k0 + {of_k};")
 
 
-def _place(operand: Operand, text: LoadText) -> str:
+def _place(operand: Operand, text: LoadText, start: int = 0) -> str:
+    """Return the place of a thread's element in its tile, or that of the element `start` further on in its pack."""
     own, of_k = f"{operand.row or text.along} - {text.along}0", "k - k0"
+    if start and operand.is_k_inner:
+        of_k = f"{of_k} + {start}"
+    elif start:
+        own = f"{own} + {start}"
     if text.is_swizzled:
         of_k = f"({of_k}) ^ ({own}) % 8 * 4"
     if text.is_interleaved:
@@ -404,6 +444,34 @@ def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
     if guard is not scope:
         guard.close()
     scope.line(f"{_place(operand, text)} = value;")
+
+
+def _write_computed_pack(scope: Scope, operand: Operand, packed: Packed, text: LoadText) -> None:
+    """Write a pack of a factor that is computed in registers, in pieces of up to 16 bytes."""
+    n_piece = min(operand.width, ROW_BYTES // operand.dtype.itemsize)
+    scope.kernel.use("packs")
+    for start in range(0, operand.width, n_piece):
+        scope.line(f"Pack<{operand.dtype.cuda_type}, {n_piece}> piece_{start} = {{}};")
+    limits = text.limits(operand.row or text.along)
+    guard = scope.open(f"if ({' && '.join(limits)})") if limits else scope
+    inner = "k" if operand.is_k_inner else operand.row or text.along
+    pack = guard.declare("pack", scope.kernel.index_type, f"{inner} / {operand.width}")
+    guard.define(packed.packing.pack, pack)
+    names = {access: packed.packing.load(guard, access) for access in packed.packs}
+    guard.hoist([packed.scalar], [packed.packing.lane])
+    for start in range(0, operand.width, n_piece):
+        with guard.unroll(f"for (int v = {start}; v < {start + n_piece}; ++v)") as lanes:
+            lanes.define(packed.packing.lane, "v")
+            for access, name in names.items():
+                lanes.bind(access, packed.packing.item(name, access.dtype))
+            value = lanes.value(packed.scalar)
+            place = "v" if start == 0 else f"v - {start}"
+            converted = stored(value, packed.scalar.dtype, operand.dtype)
+            lanes.line(f"piece_{start}.item[{place}] = {converted};")
+    if guard is not scope:
+        guard.close()
+    for start in range(0, operand.width, n_piece):
+        scope.line(f"*packs<{n_piece}>(&{_place(operand, text, start)}) = piece_{start};")
 
 
 def stored_zero(dtype: DType) -> str:
