@@ -387,6 +387,13 @@ def stays_in_registers(factors: Sequence[Scalar], definition: Reduction, is_smal
     return any(read.dtype.itemsize < 4 for read in reads) and run_along(factors, definition.reduced)
 
 
+def has_bytes(factors: Sequence[Scalar], reduced: Sequence[Variable]) -> bool:
+    """Return True for factors in 16 bits of which one is computed from bytes along the sums: quantized weights."""
+    reads = (read for factor in factors for read in reads_behind(factor, reduced))
+    is_narrow = any(read.dtype.itemsize == 1 for read in reads) and all(each.dtype.itemsize == 2 for each in factors)
+    return is_narrow and run_along(factors, reduced)
+
+
 def reads_behind(factor: Scalar, reduced: Sequence[Variable]) -> Iterator[Access]:
     """Yield the reads of memory behind a factor that vary along the summed dims."""
     for access in accesses(factor):

@@ -177,3 +177,14 @@ def test_as_many_groups_as_channels_are_a_constant() -> None:
     text = "def f(x): return F.conv2d(x, torch.full((x.shape[1], 1, 3, 3), 0.5), groups=x.shape[1])"
     checked = check(text, inputs=[tensor("x", 2, 3, 9, 8)], backward=True, sizes=({}, {"B": 1}))
     assert [symbol.name for symbol in checked.task.symbols] == ["B", "H", "W"]
+
+
+def test_a_library_writes_to_what_the_operation_returns_of_its_result() -> None:
+    text = "def f(x, w):\n    y = F.linear(x, w)\n    return y, F.relu(y)"
+    inputs = [tensor("x", 48, 64, dtype="bf16"), tensor("w", 32, 64, dtype="bf16")]
+    program = plan_text(text, inputs=inputs)
+    ways = {knob.name: "library" for knob in program.knobs if "library" in knob.values}
+    checked = check(text, inputs=inputs, schedule=ways)
+    (step,) = [step for step in checked.plan.forward.steps if not hasattr(step, "kernel")]
+    assert list(step.results) == [checked.plan.forward.outputs[0].name]
+    assert checked.n_kernels == 1

@@ -34,6 +34,7 @@ from kernel_lsp.generate.ir.tensor import (
     Reduction,
     Tensor,
 )
+from kernel_lsp.generate.library import run_along
 
 
 def grow_contraction(
@@ -53,7 +54,7 @@ def grow_contraction(
     stores = tuple(_epilogue(progress, seed, space.at, roots))
     batch, m, n = space.coordinates
     rows = tuple(seed.shape[axis] for axis in contraction.row_axes)
-    operand = operand_type(seed, contraction) if contraction.way == "tensor_cores" else None
+    operand = operand_type(seed, contraction, definition.reduced) if contraction.way == "tensor_cores" else None
     parts = (left, right, space.at, rows, definition.reduced, stores, contraction.way, operand)
     group = ContractionGroup(seed, batch, m, n, k, *parts, conditions=contraction.conditions, term=contraction.term)
     return group, roots
@@ -72,7 +73,7 @@ def _grow_by_phases(
     roots = [seed]
     stores = tuple(_epilogue(progress, seed, space.at, roots))
     batch, m, n = space.coordinates
-    operand = operand_type(seed, contraction)
+    operand = operand_type(seed, contraction, phases.reduced)
     parts = (left, right, space.at, row_shape, phases.reduced, stores, contraction.way, operand)
     lines = _phases_in_line(batch, phases)
     by_phases = PhasesOfGroup((*of_batch, *phases.numbers), phases.limits, inside, *lines)
@@ -168,9 +169,12 @@ def _gradient_factors(
     return [progress.expand(scalar.substitute({**replacements, **named})) for scalar in read]
 
 
-def operand_type(tensor: Tensor, contraction: Contraction) -> DType | None:
-    """Return the element type in which tensor cores multiply the factors; None where they cannot."""
+def operand_type(tensor: Tensor, contraction: Contraction, reduced: Sequence[Variable]) -> DType | None:
+    """Return the element type in which tensor cores multiply the factors, whose sums are over `reduced`; None where
+    they cannot. Fragments of bytes are read along the sums alone."""
     types = {contraction.left.dtype, contraction.right.dtype}
+    if types == {DType.I8}:
+        return DType.I8 if run_along((contraction.left, contraction.right), reduced) else None
     if tensor.dtype != DType.F32 or not types <= {DType.F32, DType.F16, DType.BF16}:
         return None
     return types.pop() if len(types) == 1 else DType.F32

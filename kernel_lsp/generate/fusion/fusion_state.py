@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from kernel_lsp.generate.fusion.graph import DefinitionGraph
 from kernel_lsp.generate.ir.atoms import Variable
@@ -76,7 +75,7 @@ class Progress:
         tensor = access.tensor
         definition = self.graph.definitions[tensor]
         if (copy := self.written_to.get(tensor)) is not None:
-            return replace(access, tensor=copy)
+            return Access(copy, access.index, access.mask)
         if isinstance(definition, Buffer) or tensor in self._local or tensor in self.computed:
             return access
         if not isinstance(definition, Pointwise):

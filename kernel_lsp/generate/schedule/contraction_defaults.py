@@ -18,7 +18,8 @@ from kernel_lsp.generate.codegen.shared_launch import MAX_SHARED_BYTES as SHARED
 from kernel_lsp.generate.fusion.groups import ContractionGroup
 from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.tensor import Reduction, Tensor
-from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.ir.workload import AMPERE, Workload
+from kernel_lsp.generate.library import has_bytes
 
 _TILES = (
     *((8, 8, 2, 2), (16, 8, 4, 2), (16, 16, 2, 2), (16, 16, 4, 2), (32, 8, 4, 2), (32, 16, 4, 2), (32, 16, 4, 4)),
@@ -115,8 +116,25 @@ MAX_SKINNY = 16
 took 123 us on an H200 so, 300 us on tensor cores and 160 us in the library; VGG16, whose classifier has 10 rows, took
 4172 us so and 9304 us by tiles."""
 MIN_SKINNY_TERMS = 1024
+MIN_CONVERTED_ROWS, MAX_CONVERTED_ROWS, CONVERTED_TERMS = 3, 64, 64
+"""Rows of a product in 16 bits whose weights are bytes that tensor cores convert by default, and what its terms are a
+multiple of. (M, 4096) x 4096 took 11.9, 15.8 and 22.7 us on an H200 for 8, 32 and 64 rows, and by the library, which
+converted weights are written for, 29.2, 30.1 and 28.9; for 128 rows 33.1 and 32.8."""
 SMALL_TILE = (4, 8)
 """Rows and columns of the smallest tile."""
+
+
+def converts_bytes(tensor: Tensor, definition: Reduction, workload: Workload) -> bool:
+    """Return True for products of a few rows in 16 bits with quantized weights, which tensor cores convert by
+    default."""
+    contraction = definition.contraction
+    if contraction is None or contraction.phases is not None or workload.capability < AMPERE:
+        return False
+    n_rows = workload.size(product(tensor.shape[axis] for axis in contraction.row_axes))
+    n_terms = product(variable.extent for variable in definition.reduced)
+    is_whole = n_terms.constant is not None and n_terms.constant % CONVERTED_TERMS == 0
+    is_few = MIN_CONVERTED_ROWS <= n_rows <= MAX_CONVERTED_ROWS and is_whole
+    return is_few and has_bytes((contraction.left, contraction.right), definition.reduced)
 
 
 def parts_of_register_tiles(

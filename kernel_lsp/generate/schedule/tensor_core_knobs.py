@@ -41,12 +41,12 @@ FULL_WARPS = 8
 SINGLE_COPY_COST = 85.0
 """Cost of copying a single element, as for a convolution's factor, in products of the first tile; fitted to
 convolutions of 64 and of 128 channels on an H200."""
-START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000}
+START_PRODUCTS = {DType.F32: 500_000, DType.F16: 3_000_000, DType.BF16: 3_000_000, DType.I8: 6_000_000}
 """Cost of a block's start, pipeline fill and epilogue, in products of a multiprocessor: about 1.5 us."""
 START_OF_ONE_RESIDENT = 3.0
 """Starts of a block by `wgmma`, in those of others: no second block of its multiprocessor works meanwhile.
 (32768, 32) x 32768 took 2947 us on an H100 so, and 2338 by `mma.sync` with tiles of 128 x 64 in two stages."""
-COST_PER_PART_OF_RESULT = {DType.F32: 0.6, DType.F16: 3.6, DType.BF16: 3.6}
+COST_PER_PART_OF_RESULT = {DType.F32: 0.6, DType.F16: 3.6, DType.BF16: 3.6, DType.I8: 7.2}
 """Cost of writing and reading one sum of a part, which the whole GPU does at about 4 TB/s, in the same products."""
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of parts of a sum of products that blocks compute for themselves."""
@@ -88,6 +88,8 @@ GROUP_TILES = (
 )
 """Tiles of f32 for `wgmma`, on Hopper alone. A convolution to 96 channels took 2040 us on an H200 in the first, and
 1845 us in the second."""
+BYTE_TILES = (_Tile(128, 128, 2, 2, 2, 1.4), *(tile for tile in TILES if tile.n_warps < 8))
+"""Tiles of bytes: (2048, 4096) x 4096 took 109.8 us on an H200 in the first, 153.3 by 128 x 64, 120.9 by 8 warps."""
 LINE_TILES = (TILES[0], TILES[3], *TILES[6:])
 """Tiles of rows whose phases one block computes, in the order in which they are tried."""
 MIN_PHASES_OF_LINES = 5
@@ -211,9 +213,14 @@ def _schedule_of_lines(group: ContractionGroup, n_phases: int, workload: Workloa
 def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreSchedule:
     """Choose the tile and cluster of the least estimated time at the captured sizes."""
     operand = _operand(group)
+    if plan_operand("", group.right, operand, group.n, group.k, workload, may_convert=True).is_converted:
+        return _schedule_of_bytes(group, workload)
     m, n, k, batch = (max(1, workload.size(variable.extent)) for variable in (group.m, group.n, group.k, group.batch))
     left, right, _ = group.unscaled
-    costs = (_copy_cost(left, operand, group.m, group.k, workload), _copy_cost(right, operand, group.n, group.k, workload))
+    costs = (
+        _copy_cost(left, operand, group.m, group.k, workload),
+        _copy_cost(right, operand, group.n, group.k, workload),
+    )
     sizes = _Sizes(m, n, k, batch, workload, operand, costs)
     tiles = _tiles(operand, workload)
     tile, cluster = min(sizes.candidates(tiles), key=lambda candidate: sizes.cost(*candidate))
@@ -235,6 +242,33 @@ def default_schedule(group: ContractionGroup, workload: Workload) -> TensorCoreS
         tile.m, tile.n, tile_k, tile.warps_m, tile.warps_n, n_stages, cluster, chain, tile.uses_warpgroups
     )
     return replace(schedule, is_transposed=_is_better_transposed(group, schedule, workload))
+
+
+BYTE_COLUMNS, BYTE_STAGES = 64, 3
+"""Columns of a block's tile of bytes, and its tiles in shared memory."""
+ROWS_OF_BYTES = 48
+"""Rows of the blocks of a multiprocessor, at least, that bytes are read by where clusters give as many: a cluster's
+exchange takes longer with more rows. (M, 4096) x 4096 took 11.9, 16.5 and 23.2 us on an H200 for 8, 32 and 64 rows by
+clusters of 8, 4 and 2; 13.7, 17.0 and 27.4 by 4, 8 and 4."""
+
+
+def _schedule_of_bytes(group: ContractionGroup, workload: Workload) -> TensorCoreSchedule:
+    """Return the schedule of a factor whose bytes are converted: the warps of a block have all of its rows, so that
+    each converts a column once."""
+    rows, columns, terms, batch = (max(1, workload.size(v.extent)) for v in (group.m, group.n, group.k, group.batch))
+    depth = depth_of(_operand(group))
+    tile_m = next(size for size in (16, 32, 64, 128) if size >= min(rows, 128))
+    tile_k = next(size for size in reversed(_steps(depth)) if terms % size == 0 or size == depth)
+    n_tiles = -(-rows // tile_m) * -(-columns // BYTE_COLUMNS) * batch
+    cluster = 1
+    while (
+        workload.capability >= HOPPER
+        and cluster < CLUSTERS[-1]
+        and n_tiles * cluster * tile_m < ROWS_OF_BYTES * workload.n_multiprocessors
+        and terms >= 2 * cluster * BYTE_STAGES * tile_k
+    ):
+        cluster *= 2
+    return TensorCoreSchedule(tile_m, BYTE_COLUMNS, tile_k, 1, 4, BYTE_STAGES, cluster, tile_k)
 
 
 def _is_better_transposed(group: ContractionGroup, schedule: TensorCoreSchedule, workload: Workload) -> bool:
@@ -295,7 +329,7 @@ def tensor_core_comment(group: ContractionGroup, schedule: TensorCoreSchedule, w
     """Describe the kernel in its leading comment."""
     size = f"{schedule.tile_m} x {schedule.tile_n}"
     who = f"Each cluster of {schedule.cluster} blocks" if schedule.cluster > 1 else "Each block"
-    how = ", with sums in f32"
+    how = ", with sums in int32" if group.operand == DType.I8 else ", with sums in f32"
     if group.operand == DType.F32:
         how = ": three TF32 products stand for one of f32 (a = a_high + a_low, without a_low * b_low)"
     if schedule.strip:
@@ -316,6 +350,8 @@ def _clusters(workload: Workload) -> tuple[int, ...]:
 
 
 def _tiles(operand: DType, workload: Workload) -> tuple[_Tile, ...]:
+    if operand == DType.I8:
+        return BYTE_TILES
     return (*TILES, *GROUP_TILES) if operand == DType.F32 and workload.capability == HOPPER else TILES
 
 

@@ -46,6 +46,7 @@ from kernel_lsp.generate.schedule.contraction_defaults import (
     MIN_SKINNY_TERMS,
     MIN_SPLIT_TERMS,
     MIN_TERMS_OF_REGISTER_TILES,
+    converts_bytes,
     fill_by_register_tiles,
     parts_of_register_tiles,
     suits_thread_rows,
@@ -347,6 +348,8 @@ class _Planner:
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
         is_by_thread = min(n_columns, n_rows) <= 2 and n_terms <= MAX_DIRECT_TERMS
+        if converts_bytes(tensor, definition, self.workload):
+            return "tensor_cores"
         if plan is not None and operand != DType.F32 and count >= least and not is_by_thread:
             return "library"
         if suits_thread_rows(tensor, definition, self.workload):
@@ -389,7 +392,9 @@ class _Planner:
     def _operand(self, tensor: Tensor, definition: Reduction) -> DType | None:
         """Return the element type of a contraction on this GPU's tensor cores; None where they do not support it."""
         assert definition.contraction is not None
-        return operand_type(tensor, definition.contraction) if self.workload.capability >= AMPERE else None
+        if self.workload.capability < AMPERE:
+            return None
+        return operand_type(tensor, definition.contraction, definition.reduced)
 
     def _plan_split(self, tensor: Tensor, definition: Reduction, name: str) -> None:
         """Split few long rows over blocks; a second kernel combines their results."""

@@ -15,7 +15,7 @@ from kernel_lsp.generate.ir.index import product
 from kernel_lsp.generate.ir.scalar import Access, Loop, Operation, accesses, nodes
 from kernel_lsp.generate.ir.tensor import Pointwise, Reduction, Tensor
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.schedule.contraction_defaults import MAX_SPLIT_PRODUCTS
+from kernel_lsp.generate.schedule.contraction_defaults import MAX_SPLIT_PRODUCTS, converts_bytes
 from kernel_lsp.generate.schedule.knobs import OperationPlanner
 from kernel_lsp.generate.structure.sum_rewrites import with_pointwise_inlined
 
@@ -34,7 +34,7 @@ def pick_recomputed(
     live: Sequence[Tensor], planner: ContractionPlanner, contractions: Sequence[tuple[Tensor, str, int]]
 ) -> Iterator[Tensor]:
     """Yield the factors that kernels compute where they stage them: those that only small sums on CUDA cores read,
-    `contractions` (with the way of each) among them."""
+    `contractions` (with the way of each) among them, and bytes that tensor cores convert."""
     ways = {tensor: way for tensor, way, _ in contractions}
     readers = _direct_readers(live, planner.outputs)
     for tensor in live:
@@ -70,6 +70,9 @@ def _direct_readers(live: Sequence[Tensor], outputs: Collection[Tensor]) -> Mapp
 
 def _is_small_sum(reader: Tensor, ways: Mapping[Tensor, str], workload: Workload) -> bool:
     definition = reader.definition
-    if not isinstance(definition, Reduction) or ways.get(reader) in ("library", "tensor_cores"):
+    way = ways.get(reader)
+    if way == "tensor_cores" and isinstance(definition, Reduction):
+        return converts_bytes(reader, definition, workload)
+    if not isinstance(definition, Reduction) or way in ("library", "tensor_cores"):
         return False
     return workload.size(product(variable.extent for variable in definition.domain)) <= MAX_SPLIT_PRODUCTS

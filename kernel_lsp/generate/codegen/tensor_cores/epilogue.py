@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.elements.elementwise import write_stores
 from kernel_lsp.generate.codegen.kernel import KernelWriter
@@ -56,6 +57,11 @@ class ResultText:
         return self.rows.name if self.rows is not None and name == "m" else name
 
 
+def sum_type(operand: DType | None) -> str:
+    """Return the C++ type in which tensor cores add up products of this element type."""
+    return "int" if operand == DType.I8 else "float"
+
+
 class ResultWriter:
     """Writes the end of a kernel whose sums are in the shared array `results`."""
 
@@ -69,6 +75,7 @@ class ResultWriter:
         is_m_inner: bool,
     ) -> None:
         self.kernel, self.group, self.schedule, self.is_m_inner = kernel, group, schedule, is_m_inner
+        self._sum_type = sum_type(group.operand)
         self.inner, self.outer = (group.m, group.n) if is_m_inner else (group.n, group.m)
         self.inner_name, self.outer_name = ("m", "n") if is_m_inner else ("n", "m")
         found = [self._pack_conditions(access, workload) for access in self._packable()]
@@ -189,7 +196,7 @@ class ResultWriter:
 
     def _write_pack(self, scope: Scope, text: ResultText) -> None:
         place = self._place_of_sum(text)
-        scope.line(f"const Pack<float, {PACK}> part = *packs<{PACK}>(&results{place});")
+        scope.line(f"const Pack<{self._sum_type}, {PACK}> part = *packs<{PACK}>(&results{place});")
         self._finish_pack(scope, text)
 
     def _finish_pack(self, scope: Scope, text: ResultText) -> None:
@@ -208,7 +215,7 @@ class ResultWriter:
         of_lane = {self.inner: as_index(lane)}
         with scope.unroll(f"for (int c = 0; c < {PACK}; ++c)") as lanes:
             lanes.define(lane, Text(f"({name} + c)", ATOM))
-            lanes.line("float sum = part.item[c];")
+            lanes.line(f"{self._sum_type} sum = part.item[c];")
             self._finish_sum(lanes, text, of_lane)
             own = Access(group.tensor, group.at).substitute(of_lane)
             lanes.bind(own, Text("sum", 20))
@@ -239,11 +246,11 @@ class ResultWriter:
     def _write_sum(self, scope: Scope, text: ResultText) -> None:
         place = self._place_of_sum(text)
         if self.schedule.cluster > 1:
-            scope.line("float sum = 0.0f;")
+            scope.line(f"{self._sum_type} sum = {'0' if self._sum_type == 'int' else '0.0f'};")
             with scope.unroll(f"for (int peer = 0; peer < {self.schedule.cluster}; ++peer)") as peers:
                 peers.line(f"sum += {self.kernel.use('read_peer')}(&results{place}, peer);")
         else:
-            scope.line(f"float sum = results{place};")
+            scope.line(f"{self._sum_type} sum = results{place};")
         self._finish_sum(scope, text, {})
 
     def _finish_sum(self, scope: Scope, text: ResultText, of_lane: dict[Variable, Index]) -> None:

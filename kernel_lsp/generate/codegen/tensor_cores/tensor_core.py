@@ -18,7 +18,8 @@ from kernel_lsp.generate.codegen.kernel import (
 )
 from kernel_lsp.generate.codegen.products.matmul import declare_batch, is_innermost, name_places, with_batch
 from kernel_lsp.generate.codegen.scope import Scope
-from kernel_lsp.generate.codegen.tensor_cores.epilogue import ResultText, ResultWriter
+from kernel_lsp.generate.codegen.tensor_cores.converted_fragments import ConvertedFragment
+from kernel_lsp.generate.codegen.tensor_cores.epilogue import ResultText, ResultWriter, sum_type
 from kernel_lsp.generate.codegen.tensor_cores.tensor_core_operands import (
     LoadText,
     Operand,
@@ -48,7 +49,7 @@ from kernel_lsp.generate.ir.workload import Workload
 _NAMES = """
 TM TN TK WM WN STAGES CLUSTER left_tiles right_tiles results shared left right left_high left_low right_high right_low
 bits part sums sum value parts m0 n0 k0 m n k i j c e step stage n_steps n_all_steps next fetch split_stage lane warp
-warp_m warp_n row col batch cluster rank first_step peer phase line
+warp_m warp_n row col batch cluster rank first_step peer phase line two pair v
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 FRAGMENT_LOADS = {
@@ -86,9 +87,12 @@ class TensorCoreRenderer:
         self.scope = Scope(kernel)
         left, right, _ = group.unscaled
         self.left = plan_operand("left_tiles", left, self.operand, group.m, group.k, workload)
-        self.right = plan_operand("right_tiles", right, self.operand, group.n, group.k, workload)
+        self.right = plan_operand(
+            "right_tiles", right, self.operand, group.n, group.k, workload, may_convert=group.phases is None
+        )
         store = group.stores[-1]
         self._loads: tuple[tuple[Operand, LoadText], ...] = ()
+        self._converted: ConvertedFragment | None = None
         self.is_m_inner = group.phases is not None or is_innermost(ravel(store.index, store.tensor.shape), group.m)
         self._results = ResultWriter(kernel, group, schedule, workload, is_m_inner=self.is_m_inner)
         if schedule.n_phases > 1:
@@ -98,6 +102,8 @@ class TensorCoreRenderer:
     def is_valid(self) -> bool:
         """Check that the schedule fits the hardware."""
         fits = is_valid_schedule(self.schedule, self.operand) and self.shared_bytes <= MAX_SHARED_BYTES
+        if self.right.is_converted and self._depth_limit:
+            return False  # past the last product, a fragment would be computed from zeros that are none
         return fits and (self.schedule.n_phases == 1 or self.schedule.cluster == 1)
 
     @property
@@ -188,6 +194,11 @@ class TensorCoreRenderer:
         return self.operand == DType.F32
 
     @property
+    def _sum_type(self) -> str:
+        """Return the C++ type of sums in registers and in shared memory."""
+        return sum_type(self.operand)
+
+    @property
     def _is_chained(self) -> bool:
         return is_chained(self.schedule, self.operand)
 
@@ -197,7 +208,7 @@ class TensorCoreRenderer:
 
     def _layout(self, operand: Operand) -> TileLayout:
         size = self.schedule.tile_m if operand is self.left else self.schedule.tile_n
-        return operand_layout(self.schedule, size, self.operand, is_k_inner=operand.is_k_inner)
+        return operand_layout(self.schedule, size, operand.tile_dtype, is_k_inner=operand.is_k_inner)
 
     def _declare_tiles(self) -> None:
         self._declare_tile_sizes()
@@ -218,7 +229,7 @@ class TensorCoreRenderer:
         layout, own = self._layout(operand), "TM" if operand is self.left else "TN"
         outer, inner = (own, "TK") if operand.is_k_inner else ("TK", own)
         padded = f"{inner} + {layout.padding}" if layout.padding else inner
-        array = f"{self.operand.cuda_type} (*)[{outer}][{padded}]"
+        array = f"{operand.tile_dtype.cuda_type} (*)[{outer}][{padded}]"
         self.scope.line(f"auto {operand.tile} = reinterpret_cast<{array}>({place});")
 
     def _declare_places(self) -> None:
@@ -279,9 +290,11 @@ class TensorCoreRenderer:
 
     def _write_steps(self) -> None:
         """Write the pipeline: while a tile is multiplied, the next ones are being copied."""
-        self.scope.line("float sums[WM / 16][WN / 8][4] = {};")
+        self.scope.line(f"{self._sum_type} sums[WM / 16][WN / 8][4] = {{}};")
         self._declare_steps()
         self._prepare_loads()
+        if self.right.is_converted:
+            self._converted = ConvertedFragment(self.scope, self.right, self._column_limit)
         self._write_pipeline()
 
     def _write_pipeline(self) -> None:
@@ -373,8 +386,12 @@ class TensorCoreRenderer:
         kind = self.operand.value
         scope.line("unsigned right[WN / 8][2];")
         with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
-            self._write_fragment(pairs, self.right)
-            pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
+            if self._converted is not None:
+                first = "(first_step + step)" if self.schedule.cluster > 1 else "step"
+                self._converted.write(pairs, first)
+            else:
+                self._write_fragment(pairs, self.right)
+                pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")
         with scope.unroll("for (int i = 0; i < WM / 16; ++i)") as rows:
             self._write_fragment(rows, self.left)
             rows.line("#pragma unroll")
@@ -450,7 +467,7 @@ class TensorCoreRenderer:
         length = f"TM * {n_phases}" if n_phases > 1 else "TM" if self.is_m_inner else "TN"
         place = "right_tiles + STAGES" if n_phases > 1 else "shared"
         inner = f"{length} + {self._result_layout.padding}"
-        self.scope.line(f"auto results = reinterpret_cast<float (*)[{inner}]>({place});")
+        self.scope.line(f"auto results = reinterpret_cast<{self._sum_type} (*)[{inner}]>({place});")
 
     def _gather_sums(self, scope: Scope) -> None:
         with scope.unroll(

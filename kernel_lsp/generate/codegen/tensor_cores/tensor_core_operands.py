@@ -172,9 +172,9 @@ class Packed:
 @dataclass(frozen=True)
 class Operand:
     """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
-    elements are computed in registers, `width` at a time where the factor is `packed`. `conditions` are what the width
-    needs of sizes. `row` names the place along `along` that a thread keeps from step to step, where `gather` has the
-    row's address."""
+    elements are computed in registers, `width` at a time where the factor is `packed`. Where `read` has another type,
+    the factor is computed from it when a warp reads its fragments. `conditions` are what the width needs of sizes.
+    `row` names the place along `along` that a thread keeps from step to step, where `gather` has the row's address."""
 
     tile: str
     scalar: Scalar
@@ -188,6 +188,16 @@ class Operand:
     row: str | None = None
     gather: Gather | None = None
     packed: Packed | None = None
+
+    @property
+    def tile_dtype(self) -> DType:
+        """Return the type of the elements in shared memory."""
+        return self.dtype if self.read is None else self.read.dtype
+
+    @property
+    def is_converted(self) -> bool:
+        """Return True if fragments are computed from a tile of another type."""
+        return self.tile_dtype != self.dtype
 
 
 @dataclass(frozen=True)
@@ -210,8 +220,18 @@ class LoadText:
         return [f"{name} < {limit}" for name, limit in names if limit]
 
 
-def plan_operand(tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Variable, workload: Workload) -> Operand:
-    """Plan the loads of a factor: copies as wide as the captured sizes allow."""
+def plan_operand(
+    tile: str,
+    scalar: Scalar,
+    dtype: DType,
+    along: Variable,
+    k: Variable,
+    workload: Workload,
+    *,
+    may_convert: bool = False,
+) -> Operand:
+    """Plan the loads of a factor: copies as wide as the captured sizes allow. Where a factor `may_convert`, bytes are
+    copied as such."""
     read = plain_read(scalar, dtype)
     is_k_inner = _runs_along_k(scalar, k, along, workload)
     if read is not None:
@@ -220,9 +240,27 @@ def plan_operand(tile: str, scalar: Scalar, dtype: DType, along: Variable, k: Va
             conditions = pack_conditions(flat, inner, width, workload)
             if conditions is not None:
                 return Operand(tile, scalar, dtype, along, k, is_k_inner, read, width, conditions)
+    if read is None and may_convert and (found := _read_of_bytes(scalar, dtype, along, k)) is not None:
+        conditions = pack_conditions(_flat(found), k, ROW_BYTES, workload)
+        if conditions is not None:
+            return Operand(tile, scalar, dtype, along, k, True, found, ROW_BYTES, conditions)
     packed = _packed(scalar, k if is_k_inner else along, dtype) if read is None else None
     width = 1 if packed is None else packed.packing.vector
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, width, packed=packed)
+
+
+def _read_of_bytes(scalar: Scalar, dtype: DType, along: Variable, k: Variable) -> Access | None:
+    """Return the one read of bytes along k that a factor of 16 bits is computed from, beside values of its row or of a
+    pair of products."""
+    reads = [access for access in accesses(scalar) if k in access.variables]
+    is_simple = all(read.mask is None and not any(indirect_scalars(_flat(read))) for read in accesses(scalar))
+    found = [read for read in reads if read.dtype.itemsize == 1 and along in read.variables]
+    if dtype.itemsize != 2 or not is_simple or len(found) != 1 or coefficient(_flat(found[0]), k) != ONE:
+        return None
+    pairs = pack_along(scalar, k, 2)
+    others = [] if pairs is None else [read for read in accesses(pairs[1]) if read.tensor is not found[0].tensor]
+    are_shared = pairs is not None and all(pairs[0].lane not in read.variables for read in others)
+    return found[0] if are_shared else None
 
 
 def _packed(scalar: Scalar, inner: Variable, dtype: DType) -> Packed | None:
@@ -415,7 +453,7 @@ def _write_copy(scope: Scope, operand: Operand, read: Access, text: LoadText) ->
         limits.append(scope.value(read.mask).within(AND))
     pointer = scope.kernel.pointer(read.tensor)
     offset = scope.offset(read.tensor, read.index).text
-    n_bytes = operand.width * operand.dtype.itemsize
+    n_bytes = operand.width * operand.tile_dtype.itemsize
     inside = " && ".join(limits) or "true"
     if read.mask is not None:
         inside = scope.declare("is_inside", "bool", inside)

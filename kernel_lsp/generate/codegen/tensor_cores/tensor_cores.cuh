@@ -76,6 +76,15 @@ __device__ inline void multiply_{bits}(float (&sum)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+//@ multiply_i8
+// sum += a * b for a 16 x 32 by a 32 x 8 matrix, shared by the lanes of a warp.
+__device__ inline void multiply_i8(int (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 //@ cluster_rank
 // The number of this block in its cluster.
 __device__ inline int cluster_rank() {
