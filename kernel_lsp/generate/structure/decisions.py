@@ -32,6 +32,7 @@ from kernel_lsp.generate.library import (
     gradient_plans,
     is_matrix,
     kept_attention_plans,
+    least_products_of_16_bits,
     library_plan,
     n_products,
     run_along,
@@ -68,7 +69,9 @@ MAX_DIRECT_TERMS = 64
 MAX_ROW_OUTPUTS = 1 << 15
 """Maximum results of a contraction with a warp per result: tiles would not fill the GPU."""
 TENSOR_CORES_FROM_PRODUCTS = 1 << 26
-"""Minimum products for tensor cores by default, where the alternative is tiles on CUDA cores and not the library."""
+"""Minimum products for tensor cores by default, where the alternative is tiles on CUDA cores and not the library. So
+are long sums of few results whose factors do not lie along them: the gradients of a low-rank update, 4096 rows of 1024
+to 16 and back in f32, took 391 us on an H200 by threads that share sums, 243 so."""
 MIN_FRAGMENT = 16
 """Minimum rows, columns and terms for tensor cores; with fewer, most of a fragment would be empty."""
 MIN_SHORT_TERMS, MIN_LINES_OF_SHORT, MIN_SHORT_PRODUCTS = 4, 64, 1 << 24
@@ -343,7 +346,8 @@ class _Planner:
         count = self._size(n_products(definition, tensor.shape))
         plan = library_plan(tensor, definition)
         operand = self._operand(tensor, definition)
-        least = LIBRARY_FROM_PRODUCTS_OF_16_BITS if plan and plan.result.dtype.itemsize == 2 else LIBRARY_FROM_PRODUCTS
+        is_narrow = plan is not None and plan.result.dtype.itemsize == 2
+        least = least_products_of_16_bits(n_terms) if is_narrow else LIBRARY_FROM_PRODUCTS
         n_results = self._size(tensor.n_elements)
         n_columns = self._size(product(tensor.shape[axis] for axis in contraction.column_axes))
         n_rows = self._size(product(tensor.shape[axis] for axis in contraction.row_axes))
@@ -358,11 +362,14 @@ class _Planner:
         is_skinny = MIN_REGISTER_TILE <= min(n_rows, n_columns) <= MAX_SKINNY and n_terms >= MIN_SKINNY_TERMS
         are_matrices = all(map(is_matrix, factors))
         is_small = count < LIBRARY_FROM_PRODUCTS
-        if operand == DType.F32 and is_skinny and stays_in_registers(factors, definition, is_small):
-            return "register_tiles"
         fills_fragments = operand is not None and min(n_rows, n_columns, n_terms) >= (
             MIN_FRAGMENT if contraction.phases is None else MIN_FRAGMENT // 4
         )
+        suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
+        if are_matrices and suits_tensor_cores and is_small and not run_along(factors, definition.reduced):
+            return "tensor_cores"
+        if operand == DType.F32 and is_skinny and stays_in_registers(factors, definition, is_small):
+            return "register_tiles"
         if fills_fragments and count >= LIBRARY_FROM_PRODUCTS:
             parts = self._default_parts(tensor, definition, self._parts_offered(tensor, definition))
             is_few = n_results * parts < MIN_RESULTS_PER_MULTIPROCESSOR * self.workload.n_multiprocessors
@@ -383,7 +390,6 @@ class _Planner:
             return "split_warps" if is_split else "rows"
         if is_split:
             return "split_warps"
-        suits_tensor_cores = fills_fragments and count >= TENSOR_CORES_FROM_PRODUCTS
         if n_terms <= MAX_DIRECT_TERMS and not (suits_tensor_cores and are_matrices and contraction.batch_axes):
             return "direct"
         is_gathered = operand == DType.F32 and fills_fragments and not are_matrices and count >= MIN_GATHERED_PRODUCTS

@@ -28,7 +28,7 @@ from kernel_lsp.generate.ir.scalar import (
 from kernel_lsp.generate.ir.tensor import Buffer, Pointwise, Reduction, Tensor, pattern_of
 from kernel_lsp.generate.ir.workload import Workload
 from kernel_lsp.generate.library import (
-    LIBRARY_FROM_PRODUCTS_OF_16_BITS,
+    least_products_of_16_bits,
     library_plan,
     n_products,
 )
@@ -92,8 +92,11 @@ def _min_terms(product: Tensor, workload: Workload) -> int:
     assert definition.contraction is not None
     if DType.F32 in (definition.contraction.left.dtype, definition.contraction.right.dtype):
         return MIN_TERMS_OF_F32
-    count = workload.size(n_products(definition, product.shape))
-    is_by_library = count >= LIBRARY_FROM_PRODUCTS_OF_16_BITS and library_plan(product, definition) is not None
+    count, least = (
+        workload.size(n_products(definition, product.shape)),
+        least_products_of_16_bits(_n_terms(product, workload) or 0),
+    )
+    is_by_library = count >= least and library_plan(product, definition) is not None
     return 0 if is_by_library else MIN_TERMS
 
 
