@@ -80,6 +80,20 @@ def test_few_queries_take_tiles_that_they_fill(n_queries: int, by_groups: bool) 
     assert ("wgmma" in plan_text(f"def f(q, k, v): return {SDPA.format('')}", inputs=inputs).render({})) == by_groups
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_gradients_of_scores_over_a_root_recompute_scores(dtype: str) -> None:
+    text = """
+def f(q, k, v):
+    i = torch.arange(q.shape[2])
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (i[None, :] - i[:, None]).to(q.dtype)
+    return scores.masked_fill(i[None, :] > i[:, None], float("-inf")).softmax(-1) @ v
+"""
+    inputs = [tensor(name, 1, 2, 40, 24, dtype=dtype) for name in "qkv"]
+    checked = check(text, inputs=inputs, backward=True)
+    assert checked.text.count("_backward_statistics<<<") == 1
+    assert "softmax" not in checked.text.split("// op: f_backward")[1].split("// task")[0]
+
+
 def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
     text = plan_text(WRITTEN, symbol="M", inputs=[tensor("qkv", 2, 40, 192)], backward=True).render({})
     assert "scratch: statistics: f32[B, 2, T, 2]" in text

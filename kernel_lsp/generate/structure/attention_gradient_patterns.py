@@ -181,7 +181,7 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
     """Return a scalar without constant factors and masks that make it 0, these factors, and the masks' conditions."""
     factor = 1.0
     hidden: set[Hidden] = set()
-    while isinstance(scalar := without_casts(scalar), Operation) and scalar.name in ("mul", "select"):
+    while isinstance(scalar := without_casts(scalar), Operation) and scalar.name in ("mul", "div", "select"):
         if scalar.name == "select":
             kept = [part for part in scalar.operands[1:] if not (isinstance(part, Constant) and part.value == 0)]
             if len(kept) != 1:
@@ -189,12 +189,12 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
             hidden |= _hidden(scalar, 0.0)
             scalar = kept[0]
             continue
-        scales = [(a, b) for a, b in (scalar.operands, scalar.operands[::-1]) if isinstance(b, Constant)]
+        orders = (scalar.operands, scalar.operands[::-1]) if scalar.name == "mul" else (scalar.operands,)
+        scales = [(a, float(b.value)) for a, b in orders if isinstance(b, Constant) and b.value != 0]
         if not scales:
             break
         inner, scale = scales[0]
-        assert isinstance(scale, Constant)
-        scalar, factor = inner, factor * float(scale.value)
+        scalar, factor = inner, factor * (scale if scalar.name == "mul" else 1 / scale)
     return scalar, factor, hidden
 
 
