@@ -88,10 +88,10 @@ def f(q, k, v):
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + (i[None, :] - i[:, None]).to(q.dtype)
     return scores.masked_fill(i[None, :] > i[:, None], float("-inf")).softmax(-1) @ v
 """
-    inputs = [tensor(name, 1, 2, 40, 24, dtype=dtype) for name in "qkv"]
+    inputs = [tensor(name, 1, 2, 40, 32, dtype=dtype) for name in "qkv"]
     checked = check(text, inputs=inputs, backward=True)
     assert checked.text.count("_backward_statistics<<<") == 1
-    assert "softmax" not in checked.text.split("// op: f_backward")[1].split("// task")[0]
+    assert ", H, H]" not in checked.text, "no score is in memory"
 
 
 def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:

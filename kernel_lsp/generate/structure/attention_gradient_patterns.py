@@ -194,7 +194,8 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
         if not scales:
             break
         inner, scale = scales[0]
-        scalar, factor = inner, factor * (scale if scalar.name == "mul" else 1 / scale)
+        factor *= scale if scalar.name == "mul" else 1 / scale
+        scalar = inner
     return scalar, factor, hidden
 
 
