@@ -97,7 +97,7 @@ class Load:
 
 async def run(given: argparse.Namespace) -> dict[str, Any]:
     """Run the load, and return what was seen."""
-    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_worker_niceness="0")
     started = time.monotonic()
     async with AsyncExitStack() as stack:
         nodes = await stack.enter_async_context(Nodes(sys.argv[1:]))

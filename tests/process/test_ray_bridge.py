@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kernel_lsp.process.ray_bridge import NODE_LABEL, Door, Slots
+from kernel_lsp.process.ray_bridge import NODE_LABEL, Door, Slot, SlotByCalls, Slots
 
 
 class Lost(Exception):
@@ -35,12 +38,11 @@ class Actor:
         await self.is_there.wait()
         return "a-node"
 
-    async def _open(self, *_: object) -> bool:
+    async def _open(self, *_: object) -> None:
         await self.is_there.wait()
         if self.loss is not None:
             raise self.loss
         self.n_relays += 1
-        return False
 
     async def _close(self, name: str) -> None: ...
 
@@ -56,6 +58,34 @@ class Writer:
     def close(self) -> None: ...
 
 
+class DirectActor:
+    """An actor whose call runs in a thread."""
+
+    def __init__(self) -> None:
+        self.has_ended = threading.Event()
+        self.run = SimpleNamespace(remote=self._run)
+
+    async def _run(self, *door: Any) -> bool:
+        try:
+            return await asyncio.to_thread(Slot().run, *door)
+        finally:
+            self.has_ended.set()
+
+
+def slots_of(make: Callable[[type, Mapping[str, Any]], Any], door: Door) -> Slots:
+    """Return slots whose actors, of that class and with those options, are made here."""
+
+    def remote_class(slot: type) -> Any:
+        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda: make(slot, options)))
+
+    ray: Any = SimpleNamespace(
+        __version__="2.60.0",
+        exceptions=SimpleNamespace(RayError=Lost, ActorUnavailableError=Unreachable),
+        remote=lambda **_: remote_class,
+    )
+    return Slots(ray, {}, door)
+
+
 @pytest.mark.parametrize(
     ("loss", "options"), [(Lost(), {}), (Unreachable(), {"label_selector": {NODE_LABEL: "!in(a-node)"}})]
 )
@@ -65,19 +95,11 @@ async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection(
     """Keep the new actor away from a machine that Ray cannot reach."""
     made: list[Actor] = []
 
-    def make(**options: Any) -> Any:
-        def remote() -> Actor:
-            made.append(Actor(options))
-            return made[-1]
+    def make(_: type, options: Mapping[str, Any]) -> Actor:
+        made.append(Actor(options))
+        return made[-1]
 
-        return SimpleNamespace(remote=remote)
-
-    ray: Any = SimpleNamespace(
-        __version__="2.60.0",
-        exceptions=SimpleNamespace(RayError=Lost, ActorUnavailableError=Unreachable),
-        remote=lambda **_: lambda _: SimpleNamespace(options=make),
-    )
-    slots, writer = Slots(ray, {}, Door()), Writer()
+    slots, writer = slots_of(make, Door()), Writer()
 
     def connect() -> tuple[asyncio.StreamReader, asyncio.Task[None]]:
         reader = asyncio.StreamReader()
@@ -106,3 +128,59 @@ async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection(
     assert len(made) == 2
     assert [each.options for each in made] == [{}, options]
     assert made[1].n_relays == 1, "the connection that was given up has none"
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `ray` name this machine."""
+    context = SimpleNamespace(get_node_id=lambda: "a-node")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))  # type: ignore[arg-type]
+
+
+async def _answered(slots: Slots, sent: bytes) -> bytes:
+    """Return the answer of a relay that repeats a line."""
+    loader = "import sys; b = sys.stdin.buffer; print(b.readline().decode(), end='', flush=True); b.read()"
+    server = await asyncio.start_server(slots.connect, "127.0.0.1", 0)
+    async with server, asyncio.timeout(20.0):
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(json.dumps({"slot": 0, "loader": loader}).encode() + b"\n" + sent)
+        answer = await reader.readline()
+        writer.close()
+    return answer
+
+
+async def test_a_slot_that_reaches_the_bridge_serves_all_its_connections_in_one_call(node: None) -> None:
+    """Ray wakes an actor that waits for calls a hundred times a second."""
+    made, door = list[DirectActor](), Door()
+
+    def make(slot: type, _: Mapping[str, Any]) -> DirectActor:
+        assert slot is Slot
+        made.append(DirectActor())
+        return made[-1]
+
+    await door.open("127.0.0.1")
+    slots = slots_of(make, door)
+    assert [await _answered(slots, line) for line in (b"one\n", b"two\n")] == [b"one\n", b"two\n"]
+    (actor,) = made
+    assert not actor.has_ended.is_set()
+    await slots.close()
+    assert actor.has_ended.wait(5.0)
+
+
+async def test_a_slot_that_does_not_reach_the_bridge_is_replaced_by_one_that_is_called(node: None) -> None:
+    made, door = list[type](), Door()
+
+    def make(slot: type, options: Mapping[str, Any]) -> Any:
+        made.append(slot)
+        if slot is Slot:
+            return DirectActor()
+        actor = Actor(options)
+        actor.is_there.set()
+        return actor
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        door.address = closed.getsockname()[:2]
+    slots = slots_of(make, door)
+    assert await _answered(slots, b"one\n") == b"", "its relay ends at once"
+    assert await _answered(slots, b"two\n") == b""
+    assert made == [Slot, SlotByCalls]
