@@ -70,3 +70,24 @@ def test_weighted_bags_between_offsets() -> None:
     """
     inputs = [WEIGHT, tensor("ids", 14, dtype="i64", within=(0, 20)), tensor("factors", 14)]
     check(text, inputs=inputs, backward=True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "torch.where((g >= 0) & (g < 4), g, 0).long()",
+        "g.clamp(0, 3).long()",
+        "g.floor().clamp(min=0).clamp(max=3).to(torch.int64)",
+    ],
+)
+def test_places_that_are_not_negative_are_ints(place: str) -> None:
+    """64 bits are converted at a quarter of the rate, and what is clamped needs no count from the end."""
+    checked = check(f"def f(x, g): return x[{place}]", inputs=[tensor("x", 4, 8), tensor("g", 3)])
+    assert "(int)" in checked.text
+    assert "(long long)" not in checked.text
+    assert "< 0 ?" not in checked.text
+
+
+def test_places_that_may_be_negative_count_from_the_end() -> None:
+    checked = check("def f(x, g): return x[g.clamp(-3, 3).long()]", inputs=[tensor("x", 4, 8), tensor("g", 3)])
+    assert "< 0 ?" in checked.text

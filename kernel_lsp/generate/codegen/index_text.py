@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
+from kernel_lsp.core.dtype import DType
 from kernel_lsp.generate.codegen.block import Block
 from kernel_lsp.generate.codegen.operators import ADD, ATOM, MULTIPLY, UNARY, Text
 from kernel_lsp.generate.ir.atoms import Atom, Indirect, Monomial, Quotient, Remainder, Symbol, Variable
 from kernel_lsp.generate.ir.index import Index, as_index, is_below, is_nonnegative
-from kernel_lsp.generate.ir.scalar import Scalar
+from kernel_lsp.generate.ir.scalar import Operation, Scalar, cast
 
 Term = tuple[Monomial, int]
 LARGEST = 1 << 30
@@ -106,6 +107,14 @@ class IndexWriter:
         joined = " * ".join(parts)
         return Text(joined if factor > 0 else f"-{joined}", MULTIPLY)
 
+    def _narrowed(self, scalar: Scalar) -> Scalar:
+        """Return a position that is converted from a float as an int, which holds every position of the kernel: 64 bits
+        are converted at a quarter of the rate."""
+        if self.block.kernel.index_type != "int" or not isinstance(scalar, Operation) or scalar.name != "cast":
+            return scalar
+        is_wide = scalar.dtype == DType.I64 and scalar.operands[0].dtype.is_floating
+        return cast(scalar.operands[0], DType.I32) if is_wide else scalar
+
     def _wide_product(self, term: Term) -> Text:
         text = self._product(term)
         return Text(f"(long long){text.within(MULTIPLY)}", max(text.precedence, MULTIPLY)) if term[0] else text
@@ -122,7 +131,7 @@ class IndexWriter:
             case Quotient() | Remainder():
                 return self.division_text(atom)
             case Indirect():
-                return self.value(atom.scalar)
+                return self.value(self._narrowed(atom.scalar))
         raise KeyError(f"no text for {type(atom).__name__}")
 
 

@@ -58,9 +58,7 @@ def position_of(scalar: Scalar) -> Index:
 def _arithmetic(scalar: Scalar) -> Index | None:
     """Return an integer value as arithmetic of positions and sizes, such as that of a roll, ``(arange(n) + 2) % n``;
     None where it is another."""
-    if isinstance(scalar, Access) and scalar.mask is None and isinstance(scalar.tensor.definition, Pointwise):
-        definition = scalar.tensor.definition
-        return _arithmetic(definition.body.substitute(dict(zip(definition.variables, scalar.index, strict=True))))
+    scalar = _defined(scalar)
     if isinstance(scalar, IndexValue) or (isinstance(scalar, Constant) and scalar.dtype == DType.I64):
         return as_position(scalar)
     if not isinstance(scalar, Operation) or scalar.dtype not in (DType.I32, DType.I64):
@@ -138,8 +136,55 @@ def _wrapped(scalar: Scalar, size: Index) -> Index:
     if found is not None and is_nonnegative(found):
         return found
     value = cast(scalar, DType.I64)
+    if _is_nonnegative_value(scalar):
+        return as_position(value)
     is_negative = compare("lt", value, integer(0))
     return as_position(select(is_negative, op("add", value, index_value(size)), value))
+
+
+def _is_nonnegative_value(scalar: Scalar) -> bool:
+    """Return True for a value that provably is not negative: clamped from below, or chosen where it is not negative."""
+    scalar = _defined(scalar)
+    if isinstance(scalar, Constant):
+        return scalar.value >= 0
+    if isinstance(scalar, IndexValue):
+        return is_nonnegative(scalar.index)
+    if not isinstance(scalar, Operation):
+        return False
+    operands = scalar.operands
+    match scalar.name:
+        case "select":
+            condition, if_true, if_false = operands
+            is_guarded = _implies_nonnegative(condition, if_true, "ge")
+            is_clamped = _implies_nonnegative(condition, if_false, "lt")
+            return (is_guarded or _is_nonnegative_value(if_true)) and (is_clamped or _is_nonnegative_value(if_false))
+        case "maximum":
+            return any(map(_is_nonnegative_value, operands))
+        case "minimum" | "cast" | "floor" | "round":
+            return all(map(_is_nonnegative_value, operands))
+    return False
+
+
+def _implies_nonnegative(condition: Scalar, value: Scalar, comparison: str) -> bool:
+    """Return True if the condition compares the value so with a number that is not negative. It may be one of several
+    that must all hold where it is "ge", which bounds the value where the condition holds; "lt" where it does not."""
+    condition = _defined(condition)
+    if not isinstance(condition, Operation):
+        return False
+    if comparison == "ge" and condition.name in ("bitwise_and", "logical_and"):
+        return any(_implies_nonnegative(part, value, comparison) for part in condition.operands)
+    if condition.name != comparison:
+        return False
+    low = condition.operands[1]
+    return condition.operands[0] == value and isinstance(low, Constant) and low.value >= 0
+
+
+def _defined(scalar: Scalar) -> Scalar:
+    """Return the expression of an element of a pointwise tensor; any other scalar as it is."""
+    while isinstance(scalar, Access) and scalar.mask is None and isinstance(scalar.tensor.definition, Pointwise):
+        definition = scalar.tensor.definition
+        scalar = definition.body.substitute(dict(zip(definition.variables, scalar.index, strict=True)))
+    return scalar
 
 
 @lowers("scatter", "scatter_add", "scatter_reduce")
