@@ -215,13 +215,8 @@ import functools
 
 
 class Config:
-    mapped = {"factor": "scale"}
-
     def __init__(self):
-        self.scale, self.path, self.other, self.power = 2.0, "nowhere", 5, 3
-
-    def __getattribute__(self, name):
-        return object.__getattribute__(self, object.__getattribute__(self, "mapped").get(name, name))
+        self.scale, self.path, self.other, self.power, self.factor = 2.0, "nowhere", 5, 3, 1.0
 
 
 @functools.lru_cache
@@ -247,7 +242,7 @@ def test_what_no_captured_call_reads_is_no_setting() -> None:
     """Further layers of a network, and layers whose configuration was loaded from a file, fell back: the number of a
     layer is read for a cache alone, and a path by no code. What a cached function has read is a setting."""
     task = capture_text(CACHED, "Attention", inputs=[tensor("x", 4, 8)])
-    of_config = {"config.scale": 2.0, "config.power": 3}
+    of_config = {"config.scale": 2.0, "config.power": 3, "config.factor": 1.0}
     settings = {name: value for name, value in task.module_settings.items() if "class" not in name}
     assert settings == {**of_config, "kind": "scale"}
 
@@ -257,6 +252,15 @@ def test_what_the_other_mode_reads_is_a_setting_of_an_operator_for_both() -> Non
     settings = capture_text(text, "Attention", inputs=[tensor("x", 4, 8)]).module_settings
     assert {"n", "layer_id"} <= settings.keys()
     assert "training" not in settings
+
+
+def test_a_class_that_maps_names_has_all_attributes_as_settings() -> None:
+    """Its own `__getattribute__` reads another attribute than the code asks for."""
+    asked = "{'factor': 'other'}.get(name, name)"
+    own = f"    def __getattribute__(self, name):\n        return object.__getattribute__(self, {asked})"
+    text = CACHED.replace("@functools.lru_cache", f"{own}\n\n\n@functools.lru_cache")
+    settings = capture_text(text, "Attention", inputs=[tensor("x", 4, 8)]).module_settings
+    assert settings["config.other"] == 5
 
 
 def test_code_that_reads_all_attributes_has_them_as_settings() -> None:

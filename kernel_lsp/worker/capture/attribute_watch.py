@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..shipped.operator_settings import slots_of
-from .attribute_reads import CONTAINERS, MAX_DEPTH, MAX_ENTRIES, NOT_USERS, named_parts
+from .attribute_reads import CONTAINERS, MAX_DEPTH, MAX_ENTRIES, NOT_USERS, is_installed, named_parts
 
 READ_WHOLE = frozenset("__dict__ __getstate__ __reduce__ __reduce_ex__ __copy__ __deepcopy__ __dir__".split())
 """Attributes by which code reads all others."""
@@ -98,6 +98,9 @@ def _collect(value: Any, found: set[type], seen: dict[int, Any], depth: int) -> 
 
 def _add_class(kind: type, found: set[type]) -> None:
     package = kind.__module__.partition(".")[0]
+    maps = [base for base in kind.__mro__ if "__getattribute__" in vars(base) and base is not object]
+    if not all(is_installed(base.__module__) for base in maps):  # it reads others past the watch
+        return
     if package not in NOT_USERS and package not in sys.stdlib_module_names and not issubclass(kind, enum.Enum):
         found.add(kind)
 
