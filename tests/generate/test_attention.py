@@ -100,6 +100,15 @@ def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
     assert "T, T]" not in text, "no score is in memory"
 
 
+@pytest.mark.parametrize(("dtype", "way"), [("f32", "products"), ("bf16", "online")])
+def test_gradients_of_large_scores_in_f32_are_products_by_default(dtype: str, way: str) -> None:
+    text = "def f(q, k, v): return (q @ k.transpose(-1, -2) / 11.0).softmax(-1) @ v"
+    inputs = [tensor(name, 1, 8, 1024, 128, dtype=dtype) for name in "qkv"]
+    program = plan_text(text, inputs=inputs, backward=True)
+    (knob,) = [knob for knob in program.knobs if knob.name == "f_backward.bmm.attention"]
+    assert knob.default == way
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_softmax_over_a_sink_beside_the_keys_is_no_attention_without_it(backward: bool) -> None:
     text = """

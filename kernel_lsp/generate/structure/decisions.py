@@ -88,6 +88,10 @@ MIN_REGISTER_TILE = 4
 MIN_RESULTS_PER_MULTIPROCESSOR = 1024
 """Minimum results of all parts per multiprocessor for a large product by tiles: a tile of 128 x 64 is shared by at most
 8 blocks. (256, 524288) x 256 in one part took 4755 us on an H200 so, and 1300 in the library."""
+MAX_STORED_SCORES = 1 << 28
+"""Maximum scores of a large attention in f32 whose gradients are separate kernels by default. With a causal mask and
+scores divided by a root, in f32, 64 heads of 1024 x 64 took 1147 us on an H200 so, 1419 by kernels that recompute
+scores; 32 of 2048 x 128 2953 and 5327; in bf16, 803 and 343, and 1892 and 1532."""
 MAX_RESULTS_PER_MULTIPROCESSOR = 128 * 64
 """Maximum results per multiprocessor to split sums of products: beyond, tiles of 128 x 64 give work to all."""
 LIBRARY_FROM_PRODUCTS = 1 << 30
@@ -187,6 +191,8 @@ class _Planner:
         plans = gradient_plans(family.gradients)
         default = self._default_attention(dict(family.gradients), outputs)
         of_queries = [gradient for _, gradient in family.gradients if gradient.kind == "query"]
+        if default == "online" and of_queries and self._suits_products(of_queries[0]):
+            default = "products"
         if plans and default == "online" and self._suits_library(of_queries[0]):
             default = "library"
         chosen = self._pick_attention(family.gradients[0][0].name, default, *(("library",) if plans else ()))
@@ -200,6 +206,14 @@ class _Planner:
         sizes = [variable.extent for variable in (*attention.variables, attention.key)]
         is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_OF_16_BITS
         return attention.value.dtype != DType.F32 and is_large
+
+    def _suits_products(self, attention: AttentionGradient) -> bool:
+        """Return True for gradients in f32 whose statistics nothing has kept: kernels that recompute scores multiply
+        nine times, and separate ones five times."""
+        scores = [variable.extent for variable in (*attention.variables[:-1], attention.key)]
+        n_scores, n_columns = self._size(product(scores)), self._size(attention.variables[-1].extent)
+        is_large = n_scores * n_columns >= LIBRARY_FROM_PRODUCTS
+        return attention.value.dtype == DType.F32 and is_large and n_scores <= MAX_STORED_SCORES
 
     def _pick_attention(self, name: str, default: str, *others: str) -> str:
         knob = f"{self.operation}.{self.attention_names.take(name)}.attention"
