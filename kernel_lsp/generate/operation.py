@@ -386,7 +386,8 @@ def _main_tensor(group: Group) -> Tensor:
             return row_stores[-1].tensor if row_stores else (stored or [reductions[0].tensor])[-1]
         case LibraryGroup(tensors=tensors):
             return tensors[0]
-        case LoopGroup(tensors=tensors):
-            return next(tensor for tensor in reversed(tensors) if tensor is not None)
+        case LoopGroup(tensors=tensors, permuted=permuted):
+            written = [tensor for tensor in tensors if tensor is not None]
+            return [*written, *(each.tensor for each in permuted)][-1]
     stores = getattr(group, "stores", ())
     return stores[-1].tensor if stores else group.tensor

@@ -207,3 +207,22 @@ def test_a_state_that_a_block_cannot_keep_is_no_loop() -> None:
             return x
     """
     assert "for (int step = 0;" not in plan_text(text, inputs=[tensor("x", 2, 128, 128)]).render({})
+
+
+STACKED = """
+    def f(a, b):
+        h, out = torch.zeros_like(a[:, 0]), []
+        for t in range(12):
+            h = a[:, t] * h + b[:, t]
+            out.append(h)
+        return torch.stack(out, {axis}){more}
+"""
+STACKED_INPUTS = [tensor("a", 3, 12, 5), tensor("b", 3, 12, 5)]
+
+
+@pytest.mark.parametrize(("axis", "more", "n_kernels"), [(1, "", 1), (1, ", h", 2), (1, " * 2", 2), (2, "", 2)])
+def test_a_loop_writes_the_stack_of_its_steps(axis: int, more: str, n_kernels: int) -> None:
+    """Along the last axis threads would write far apart: another kernel has the stack."""
+    checked = check(STACKED.format(axis=axis, more=more), inputs=STACKED_INPUTS)
+    assert checked.text.count("// launch:") == n_kernels
+    assert ("// scratch:" in checked.text) == (n_kernels > 1)

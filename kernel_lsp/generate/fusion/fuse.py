@@ -7,7 +7,7 @@ space, the pointwise results of that space, and all per-row values between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernel_lsp.errors import InternalError
@@ -28,6 +28,7 @@ from kernel_lsp.generate.fusion.groups import (
     GradientOutput,
     Group,
     LoopGroup,
+    PermutedSteps,
     RoutineGroup,
     RowGroup,
     RowScatterGroup,
@@ -44,7 +45,7 @@ from kernel_lsp.generate.fusion.scans import grow_scan
 from kernel_lsp.generate.fusion.scatters import grow_scatter
 from kernel_lsp.generate.fusion.sorted_places import grow_sorted
 from kernel_lsp.generate.fusion.weighted_sums import with_weighted_sums
-from kernel_lsp.generate.ir.index import as_index, product
+from kernel_lsp.generate.ir.index import Index, as_index, product
 from kernel_lsp.generate.ir.scalar import Access, accesses
 from kernel_lsp.generate.ir.sizes import Sizes, unravel_like, unravel_safe
 from kernel_lsp.generate.ir.tensor import (
@@ -54,6 +55,7 @@ from kernel_lsp.generate.ir.tensor import (
     Definition,
     LibraryResult,
     LoopResult,
+    Pointwise,
     Reduction,
     Routine,
     Scan,
@@ -61,6 +63,7 @@ from kernel_lsp.generate.ir.tensor import (
     Tensor,
 )
 from kernel_lsp.generate.loops.bodies import loop_over, with_inlined
+from kernel_lsp.generate.lowering.builder import positions
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,28 @@ def _grow_loop(progress: Progress, definition: LoopResult) -> tuple[LoopGroup, l
     }
     loop, places = with_inlined(loop_over(definition.loop, progress.expand), found)
     tensors = tuple(found.get(place) for place in places)
-    return LoopGroup(loop, tensors), [tensor for tensor in tensors if tensor is not None]
+    permuted = tuple(_permuted_steps(progress, tensors, loop.step.extent))
+    roots = [tensor for tensor in tensors if tensor is not None]
+    return LoopGroup(loop, tensors, permuted), [*roots, *(each.tensor for each in permuted)]
+
+
+def _permuted_steps(progress: Progress, tensors: Sequence[Tensor | None], n_steps: Index) -> Iterator[PermutedSteps]:
+    """Yield the pending tensors that have the steps along another axis, such as their stack, while the last axis stays:
+    neighbouring threads then write neighbours, and no kernel copies the steps."""
+    places = {
+        tensor: place for place, tensor in enumerate(tensors) if tensor is not None and tensor.shape[0] == n_steps
+    }
+    for tensor in progress.pending:
+        definition = progress.graph.definitions[tensor]
+        if not isinstance(definition, Pointwise):
+            continue
+        element = progress.element(tensor, positions(definition.variables), frozenset(places))
+        if not isinstance(element, Access) or element.mask is not None or element.tensor not in places:
+            continue
+        axes = [element.index.index(each) for each in positions(definition.variables) if each in element.index]
+        is_whole = len(axes) == len(element.index) == len(tensor.shape) and axes[-1] == len(axes) - 1
+        if is_whole and tensor.shape == tuple(element.tensor.shape[axis] for axis in axes):
+            yield PermutedSteps(tensor, places[element.tensor], tuple(axes))
 
 
 def _grow_elementwise(progress: Progress, seed: Tensor) -> tuple[Group, list[Tensor]]:
@@ -260,7 +284,8 @@ def _with_stored(group: Group, stored: set[Tensor]) -> Group:
     if isinstance(group, ElementwiseGroup | ScanGroup | SortedGroup):
         return replace(group, stores=tuple(store for store in group.stores if store.tensor in stored))
     if isinstance(group, LoopGroup):
-        return replace(group, tensors=tuple(tensor if tensor in stored else None for tensor in group.tensors))
+        tensors = tuple(tensor if tensor in stored else None for tensor in group.tensors)
+        return replace(group, tensors=tensors, permuted=tuple(each for each in group.permuted if each.tensor in stored))
     if isinstance(group, AttentionGroup | ContractionGroup | RowScatterGroup):
         return replace(group, stores=_stores(group, stored))
     if isinstance(group, AttentionGradientGroup):

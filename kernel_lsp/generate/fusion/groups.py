@@ -297,11 +297,21 @@ class RoutineGroup:
 
 
 @dataclass(frozen=True)
+class PermutedSteps:
+    """A tensor with the elements of all steps of a loop's tensor `place`, whose axis i is axis `axes[i]` of these."""
+
+    tensor: Tensor
+    place: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LoopGroup:
     """A kernel that walks over the steps of a loop. `tensors` are its results by place; None is in no memory."""
 
     loop: StepLoop
     tensors: tuple[Tensor | None, ...]
+    permuted: tuple[PermutedSteps, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -430,7 +440,7 @@ def written_by(group: Group) -> set[Tensor]:
         case ScanGroup() | ScatterGroup():
             return {group.tensor}
         case LoopGroup():
-            return {tensor for tensor in group.tensors if tensor is not None}
+            return {tensor for tensor in group.tensors if tensor is not None} | {each.tensor for each in group.permuted}
 
 
 def row_index(row: Index, row_shape: Sequence[Index], tensor: Tensor) -> tuple[Index, ...]:

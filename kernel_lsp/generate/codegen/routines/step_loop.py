@@ -208,19 +208,19 @@ class LoopRenderer:
                         scope.bind(access, own)
 
     def _store(self, scope: Scope, position: int, name: str, rest: Sequence[Index]) -> None:
-        tensor = self.group.tensors[position]
-        if tensor is None:
-            return
-        entry, step = self.loop.tensors[position], self.loop.step
-        if tensor.shape[0] != step.extent:
+        entry, step, tensor = self.loop.tensors[position], self.loop.step, self.group.tensors[position]
+        place = self._place(entry, rest)
+        if tensor is not None and tensor.shape[0] != step.extent:
             with scope.open(f"if (step == {step.extent - 1})") as last:
-                self._store_at(last, position, name, [as_index(0), *self._place(entry, rest)])
-        else:
-            self._store_at(scope, position, name, [as_index(step), *self._place(entry, rest)])
+                self._store_at(last, tensor, entry, name, [as_index(0), *place])
+        elif tensor is not None:
+            self._store_at(scope, tensor, entry, name, [as_index(step), *place])
+        for each in self.group.permuted:
+            if each.place == position:
+                index = [as_index(step), *place]
+                self._store_at(scope, each.tensor, entry, name, [index[axis] for axis in each.axes])
 
-    def _store_at(self, scope: Scope, position: int, name: str, index: Sequence[Index]) -> None:
-        tensor, entry = self.group.tensors[position], self.loop.tensors[position]
-        assert tensor is not None
+    def _store_at(self, scope: Scope, tensor: Tensor, entry: LoopTensor, name: str, index: Sequence[Index]) -> None:
         offset = scope.offset(tensor, index).text
         value = stored(Text(name, ATOM), entry.now.dtype, tensor.dtype)
         scope.line(f"{self.kernel.target(tensor)}[{offset}] = {value};")
