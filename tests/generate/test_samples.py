@@ -91,3 +91,9 @@ def test_places_that_are_not_negative_are_ints(place: str) -> None:
 def test_places_that_may_be_negative_count_from_the_end() -> None:
     checked = check("def f(x, g): return x[g.clamp(-3, 3).long()]", inputs=[tensor("x", 4, 8), tensor("g", 3)])
     assert "< 0 ?" in checked.text
+
+
+def test_places_that_narrower_integers_make_negative_count_from_the_end() -> None:
+    text = "def f(x, g): return x[g.clamp(min=0).to(torch.int8).long()]"
+    checked = check(text, inputs=[tensor("x", 4, 8), tensor("g", 3, dtype="i64", within=(254, 256))])
+    assert "< 0 ?" in checked.text

@@ -160,7 +160,9 @@ def _is_nonnegative_value(scalar: Scalar) -> bool:
             return (is_guarded or _is_nonnegative_value(if_true)) and (is_clamped or _is_nonnegative_value(if_false))
         case "maximum":
             return any(map(_is_nonnegative_value, operands))
-        case "minimum" | "cast" | "floor" | "round":
+        case "cast":  # to narrower integers it wraps
+            return (scalar.dtype == DType.I64 or scalar.dtype.is_floating) and _is_nonnegative_value(operands[0])
+        case "minimum" | "floor" | "round":
             return all(map(_is_nonnegative_value, operands))
     return False
 
