@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.generate.harness import check, tensor
+from tests.generate.harness import check, plan_text, tensor
 
 FAMILIES = ("normal", "special_nan")
 IMAGE, GRID = tensor("x", 2, 3, 7, 9), tensor("grid", 2, 5, 6, 2)
@@ -97,3 +97,11 @@ def test_places_that_narrower_integers_make_negative_count_from_the_end() -> Non
     text = "def f(x, g): return x[g.clamp(min=0).to(torch.int8).long()]"
     checked = check(text, inputs=[tensor("x", 4, 8), tensor("g", 3, dtype="i64", within=(254, 256))])
     assert "< 0 ?" in checked.text
+
+
+def test_samples_of_many_places_have_large_blocks() -> None:
+    """Four reads per element share what lies in L1."""
+    given = [tensor("x", 16, 32, 128, 128), tensor("grid", 16, 128, 128, 2)]
+    program = plan_text("def f(x, grid): return F.grid_sample(x, grid, align_corners=False)", inputs=given)
+    (threads,) = [knob.default for knob in program.knobs if knob.name == "f_out.threads"]
+    assert threads == 256
