@@ -106,3 +106,9 @@ def aliases(name: str) -> bool:
 def dims_of(name: str) -> set[int]:
     arguments = [overload._schema.arguments for overload in overloads(name)]
     return {at for each in arguments for at, argument in enumerate(each) if argument.name == "dim"}
+
+
+def test_arguments_may_have_the_names_of_operators() -> None:
+    text = "def f(x, index, add): return (x[index] + x[index]) * add + index.unsqueeze(-1) - add"
+    inputs = [tensor("x", 6, 8), tensor("index", 5, dtype="i64", within=(0, 5)), tensor("add", 5, 8)]
+    check(text, inputs=inputs)

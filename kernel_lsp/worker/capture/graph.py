@@ -64,12 +64,14 @@ class GraphReader:
         self._sources = SourceLines()
         self._values: dict[str, Value] = {}
         self._nodes: list[dict[str, Any]] = []
+        self._taken = set(arguments.values())
 
     def read(
         self, graph: torch.fx.Graph, results: Sequence[Any], names: Sequence[str], *, n_forward: int | None = None
     ) -> GraphText:
         """Return the graph's nodes in order, and its results under the given names. The user's variables name nodes
         among the first `n_forward` (all, when None). Raises TargetFailure, Inexpressible."""
+        self._taken.update(node.name for node in graph.nodes)
         made = [node for node in list(graph.nodes)[:n_forward] if node.op == "call_function"]
         user_names = self._sources.user_names([node for node in made if not self._is_skipped(node)])
         for node in graph.nodes:
@@ -84,8 +86,9 @@ class GraphReader:
 
     def _placeholder(self, node: Any) -> None:
         if node.name in self._constants:
-            self._nodes.append(_constant_node(node.name, self._constants[node.name]))
-            self._values[node.name] = Value(node.name)
+            name = self._free_name(node.name)
+            self._nodes.append(_constant_node(name, self._constants[node.name]))
+            self._values[node.name] = Value(name)
         elif node.name in self._arguments:
             self._values[node.name] = Value(self._arguments[node.name])
 
@@ -107,7 +110,16 @@ class GraphReader:
             self._pass_through(node, self._same_as(node, op), user_name)
         elif not self._is_skipped(node):
             self._nodes.append(self._node(node, op, user_name))
-            self._values[node.name] = Value(node.name)
+            self._values[node.name] = Value(self._nodes[-1]["name"])
+
+    def _free_name(self, name: str) -> str:
+        """Return the name of a node, or another where an argument has it: users call arguments `index` or `mul`, too."""
+        free, number = name, 2
+        if name in self._arguments.values():
+            while free in self._taken:
+                free, number = f"{name}_{number}", number + 1
+        self._taken.add(free)
+        return free
 
     def _node(self, node: Any, op: str, user_name: str | None) -> dict[str, Any]:
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -119,7 +131,7 @@ class GraphReader:
         self._require_constants(node, op)
         op, arguments = _canonical(op, list(node.args))
         return {
-            "name": node.name,
+            "name": self._free_name(node.name),
             "op": op,
             "arguments": [self._argument(argument) for argument in arguments],
             "keywords": {
