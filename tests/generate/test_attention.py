@@ -100,6 +100,25 @@ def test_gradients_of_attention_written_by_hand_recompute_scores() -> None:
     assert "T, T]" not in text, "no score is in memory"
 
 
+MASKED = """
+def f(q, k, v, seen):
+    i = torch.arange(q.shape[2])
+    scores = q @ k.transpose(-1, -2) / 8.0
+    return scores.masked_fill({hidden}, float("-inf")).softmax(-1) @ v
+"""
+
+
+@pytest.mark.parametrize("family", ["special_nan", "large", "far_negative"])
+@pytest.mark.parametrize("hidden", ["i[None, :] > i[:, None]", "~(seen | (i[None, :] == i[:, None]))"])
+@pytest.mark.parametrize(("dtype", "by_groups"), [("f32", 0), ("f32", 1), ("bf16", 0)])
+def test_gradients_of_hidden_scores_are_zero_beside_a_nan(dtype: str, by_groups: int, hidden: str, family: str) -> None:
+    text = MASKED.format(hidden=hidden)
+    inputs = [*(tensor(name, 1, 2, 40, 32, dtype=dtype) for name in "qkv"), tensor("seen", 40, 40, dtype="bool")]
+    schedule = {"statistics.warpgroups": by_groups} if dtype == "f32" else {}
+    checked = check(text, inputs=inputs, backward=True, families=(family,), schedule=schedule)
+    assert "isnan(gradients[n][c])" in checked.text
+
+
 @pytest.mark.parametrize(("dtype", "way"), [("f32", "products"), ("bf16", "online")])
 def test_gradients_of_large_scores_in_f32_are_products_by_default(dtype: str, way: str) -> None:
     text = "def f(q, k, v): return (q @ k.transpose(-1, -2) / 11.0).softmax(-1) @ v"

@@ -148,7 +148,7 @@ INSTANCES = {
             f"exp2_approximate((peaks[half] - base) * {_LOG2_E})",
             _OFFSET,
             f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, offset))",
-            f"exp2_approximate(fmaf(scores[n][c], {_LOG2_E}, -base * {_LOG2_E}))",
+            f"exp2_approximate((scores[n][c] - base) * {_LOG2_E})",
         ),
     ),
     "columns": _table("columns columns/8 registers sums a b adds", *map(_wgmma, ALL_COLUMNS)),

@@ -148,7 +148,7 @@ def grow_gradient(
     assert isinstance(row_sum, Access)
     parts = (query_part, key_part, value, grad, score)
     read = (definition.grad_scale, definition.is_safe, (log_sum, row_sum))
-    return AttentionGradientGroup(kind, seed, batch, *own, *parts, *read, tuple(outputs)), roots
+    return AttentionGradientGroup(kind, seed, batch, *own, *parts, *read, tuple(outputs), definition.hides), roots
 
 
 def _shared_extent(definition: AttentionGradient) -> Index:

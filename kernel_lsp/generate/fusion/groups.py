@@ -203,7 +203,7 @@ class AttentionGradientGroup:
     """Gradients of an attention that one kernel computes: of queries, of keys and values, or the statistics, which have
     no output but `tensor`. Factors are over (batch, shared, m or key, head or width); `shared` counts the heads of
     queries that share a key. The logarithm of a query's sum of exponentials, and its row sum, are at `statistics`, over
-    (batch, shared, m)."""
+    (batch, shared, m). `hides` as in an `AttentionGradient`."""
 
     kind: str
     tensor: Tensor
@@ -222,6 +222,7 @@ class AttentionGradientGroup:
     is_safe: bool
     statistics: tuple[Access, Access]
     outputs: tuple[GradientOutput, ...]
+    hides: bool = False
 
     @property
     def is_by_query(self) -> bool:

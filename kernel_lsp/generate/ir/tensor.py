@@ -204,7 +204,8 @@ class AttentionGradient:
     P * dP): kind ``query`` is `factor` * dS times keys, ``key`` is `factor` * transposed dS times queries, ``value`` is
     `factor` * transposed P times `grad`. The last two are sums over `shared` heads, too. Kind ``statistics`` has, in
     its last dim, the logarithm of the sum of exponentials of a query's scores, and its row sum; the others read both at
-    `statistics`. Axes are those of a `Contraction`.
+    `statistics`. Where it `hides`, dS of a key that a query does not see is 0 whatever P and dP are. Axes are those of
+    a `Contraction`.
     """
 
     kind: str
@@ -226,6 +227,7 @@ class AttentionGradient:
     row_axes: tuple[int, ...]
     column_axes: tuple[int, ...]
     statistics: tuple[Access, Access] | None = None
+    hides: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ from kernel_lsp.generate.lowering.arithmetic import op
 from kernel_lsp.generate.lowering.builder import positions
 from kernel_lsp.generate.structure.attention_patterns import (
     MINUS_INFINITY,
+    Hidden,
     are_operands,
     body_at,
     factors_of,
     find_softmax,
     has_fragments,
+    hiding,
     inlined,
     is_product,
     named_score,
@@ -94,7 +96,8 @@ class _Side:
 
 @dataclass(frozen=True)
 class _GradScores:
-    """Gradients of scores, `factor` * P * (dP - row sum), of a row variable `m` and a column variable `key`."""
+    """Gradients of scores, `factor` * P * (dP - row sum), of a row variable `m` and a column variable `key`. They are 0
+    where the user's mask `hides` a score."""
 
     m: Variable
     key: Variable
@@ -102,6 +105,7 @@ class _GradScores:
     grad_probabilities: Access
     row_sum: Access
     factor: float
+    hides: bool = False
 
 
 def _sides(tensor: Tensor) -> list[_Side]:
@@ -146,8 +150,12 @@ def _find_grad_scores(side: _Side) -> _GradScores | None:
             if not isinstance(plain, Access) or not is_product(plain.tensor) or body not in products:
                 continue
             softmax = find_softmax(without_casts(probabilities), key)
-            if softmax is not None and hidden <= _hidden(softmax.score, MINUS_INFINITY):
-                return _GradScores(m, key, without_casts(probabilities), plain, row_sum, factor)
+            if softmax is None:
+                continue
+            unseen = hiding(softmax.score, MINUS_INFINITY)
+            is_one = len(hidden) == 1 and hidden == unseen
+            if not hidden or is_one:
+                return _GradScores(m, key, without_casts(probabilities), plain, row_sum, factor, bool(hidden))
     return None
 
 
@@ -186,7 +194,7 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
             kept = [part for part in scalar.operands[1:] if not (isinstance(part, Constant) and part.value == 0)]
             if len(kept) != 1:
                 break
-            hidden |= _hidden(scalar, 0.0)
+            hidden |= hiding(scalar, 0.0)
             scalar = kept[0]
             continue
         orders = (scalar.operands, scalar.operands[::-1]) if scalar.name == "mul" else (scalar.operands,)
@@ -197,30 +205,6 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
         factor *= scale if scalar.name == "mul" else 1 / scale
         scalar = inner
     return scalar, factor, hidden
-
-
-Hidden = tuple[Scalar, bool]
-"""A condition without negations, and the value of it that hides an element."""
-
-
-def _hidden(scalar: Scalar, value: float) -> set[Hidden]:
-    """Return when the outermost choices in a scalar give this value."""
-    found: set[Hidden] = set()
-    pending = [scalar]
-    while pending:
-        node = pending.pop()
-        if not isinstance(node, Operation):
-            continue
-        if node.name != "select":
-            pending += node.operands
-            continue
-        condition, *branches = node.operands
-        at = [place for place, part in enumerate(branches) if isinstance(part, Constant) and part.value == value]
-        is_negated = False
-        while isinstance(condition, Operation) and condition.name == "logical_not":
-            condition, is_negated = condition.operands[0], not is_negated
-        found |= {(condition, (place == 0) != is_negated) for place in at}
-    return found
 
 
 def _family(
@@ -317,7 +301,7 @@ def _gradient(side: _Side, scores: _GradScores, statistics: Tensor | KeptAttenti
     if own.substitute({found.head: as_index(side.variables[side.column])}) != rows:
         return None
     read = _read_statistics(found, scores, statistics)
-    return replace(found, factor=scores.factor * scale, statistics=read)
+    return replace(found, factor=scores.factor * scale, statistics=read, hides=scores.hides)
 
 
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]

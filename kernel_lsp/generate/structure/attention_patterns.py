@@ -100,6 +100,30 @@ def condition_of_seen(score: Scalar) -> Scalar | None:
     return next(iter(_conditions(score)), None)
 
 
+Hidden = tuple[Scalar, bool]
+"""A condition without negations, and the value of it that hides an element."""
+
+
+def hiding(scalar: Scalar, value: float) -> set[Hidden]:
+    """Return when the outermost choices in a scalar give this value."""
+    found: set[Hidden] = set()
+    pending = [scalar]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, Operation):
+            continue
+        if node.name != "select":
+            pending += node.operands
+            continue
+        condition, *branches = node.operands
+        at = [place for place, part in enumerate(branches) if isinstance(part, Constant) and part.value == value]
+        is_negated = False
+        while isinstance(condition, Operation) and condition.name == "logical_not":
+            condition, is_negated = condition.operands[0], not is_negated
+        found |= {(condition, (place == 0) != is_negated) for place in at}
+    return found
+
+
 def _without_masks(score: Scalar) -> Scalar:
     """Return a score with its one condition taken as true."""
     if not isinstance(score, Operation) or not _conditions(score):

@@ -113,7 +113,7 @@ class GraphReader:
             self._values[node.name] = Value(self._nodes[-1]["name"])
 
     def _free_name(self, name: str) -> str:
-        """Return the name of a node, or another where an argument has it: users call arguments `index` or `mul`, too."""
+        """Return the name of a node, or another where an argument has it, such as `index` or `mul`."""
         free, number = name, 2
         if name in self._arguments.values():
             while free in self._taken:

@@ -26,6 +26,7 @@ from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.workload import Workload
+from kernel_lsp.generate.structure.attention_patterns import MINUS_INFINITY, hiding
 
 _NAMES = """
 r0 c0 e m n c v d key col pack batch lane warp row step stage n_tiles n_columns first_column n_steps head_of tiles own
@@ -270,7 +271,19 @@ class GradientRenderer(TileRenderer):
             weight = f"{self.kernel.use(f'probability_{self.base}')}(scores[n][c], {log_sum})"
             inner.line(f"const float weight = {weight};")
             inner.line(f"gradients[n][c] = weight * (gradients[n][c] - {row_sum});")
+            self._hide(inner)
             inner.line("scores[n][c] = weight;")
+
+    def _hide(self, scope: Scope) -> None:
+        """Write that the gradient of a score that the user's mask hides is 0, also where a NaN is among the scores."""
+        if not self.group.hides:
+            return
+        ((condition, hides),) = hiding(self.group.score, MINUS_INFINITY)
+        with scope.open("if (isnan(gradients[n][c]))") as rare:
+            self.declare_place(rare)
+            with rare.open(f"if (m < {self.n_queries} && key < {self.n_keys})") as inside:
+                negation = "" if hides else "!"
+                inside.line(f"if ({negation}{inside.value(condition).within(ATOM)}) gradients[n][c] = 0.0f;")
 
     def _add_products(self, scope: Scope) -> None:
         multiply = self.kernel.use(f"multiply_values_{self.kind}")

@@ -37,15 +37,15 @@ __device__ inline void gather_statistics_{precision}(const float (&scores)[COLUM
 __device__ inline float log_sum_f32(float peak, float total) { return peak + logf(total); }
 
 //@ log_sum_16
-// To base 2.
-__device__ inline float log_sum_16(float peak, float total) { return fmaf(peak, 1.4426950408889634f, log2f(total)); }
+__device__ inline float log_sum_16(float peak, float total) { return peak + logf(total); }
 
 //@ probability_f32
 __device__ inline float probability_f32(float score, float log_sum) { return expf(score - log_sum); }
 
 //@ probability_16
+// The difference first: a score of 10^5 times the logarithm to base 2 would be rounded to 2^-7.
 __device__ inline float probability_16(float score, float log_sum) {
-    return exp2_approximate(fmaf(score, 1.4426950408889634f, -log_sum));
+    return exp2_approximate((score - log_sum) * 1.4426950408889634f);
 }
 
 //@ multiply_rows_f32

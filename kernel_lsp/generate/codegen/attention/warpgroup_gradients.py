@@ -238,6 +238,7 @@ class WarpgroupGradientRenderer(WarpgroupRenderer, GradientRenderer):
             with self.open_fragment(second, "COLUMNS") as inner:
                 inner.line("const float* statistics = column_statistics[stage][n * 8 + lane % 4 * 2 + c % 2];")
                 inner.line("gradients[n][c] = weights[n * 4 + c][thread] * (gradients[n][c] - statistics[1]);")
+                self._hide(inner)
             second.line("if (step + 1 < n_steps) arrive(WEIGHTS_READ, MULTIPLYING);")
         self._multiply_turned(scope, "sums", "scores", "group")
 
