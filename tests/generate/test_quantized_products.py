@@ -75,7 +75,7 @@ class M(nn.Module):
 """
     checked = check(text, [tensor("x", 40, 72, dtype=given)], symbol="M")
     assert "w_pack.item[" in checked.text
-    assert "piece_0" in checked.text
+    assert "__align__(16)" in checked.text
 
 
 def test_products_of_few_terms_in_16_bits_are_on_tensor_cores() -> None:

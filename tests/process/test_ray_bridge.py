@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,8 +133,9 @@ async def test_a_slot_that_comes_back_too_late_is_used_by_the_next_connection(
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `ray` name this machine."""
-    context = SimpleNamespace(get_node_id=lambda: "a-node")
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: context))  # type: ignore[arg-type]
+    ray, context = ModuleType("ray"), SimpleNamespace(get_node_id=lambda: "a-node")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", ray)
 
 
 async def _answered(slots: Slots, sent: bytes) -> bytes:

@@ -168,8 +168,8 @@ def _is_nonnegative_value(scalar: Scalar) -> bool:
 
 
 def _implies_nonnegative(condition: Scalar, value: Scalar, comparison: str) -> bool:
-    """Return True if the condition compares the value so with a number that is not negative. It may be one of several
-    that must all hold where it is "ge", which bounds the value where the condition holds; "lt" where it does not."""
+    """Return True if the value cannot be negative: for "ge" wherever ``value >= c``, alone or joined to others by
+    `and`, holds; for "lt" wherever ``value < c`` does not. c is a number that is not negative."""
     condition = _defined(condition)
     if not isinstance(condition, Operation):
         return False

@@ -257,7 +257,7 @@ def _schedule_of_bytes(group: ContractionGroup, workload: Workload) -> TensorCor
     each converts a column once."""
     rows, columns, terms, batch = (max(1, workload.size(v.extent)) for v in (group.m, group.n, group.k, group.batch))
     depth = depth_of(_operand(group))
-    tile_m = next(size for size in (16, 32, 64, 128) if size >= min(rows, 128))
+    tile_m = next((size for size in (16, 32, 64) if size >= rows), 128)
     tile_k = next(size for size in reversed(_steps(depth)) if terms % size == 0 or size == depth)
     n_tiles = -(-rows // tile_m) * -(-columns // BYTE_COLUMNS) * batch
     cluster = 1

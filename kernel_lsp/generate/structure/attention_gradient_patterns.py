@@ -21,10 +21,10 @@ from kernel_lsp.generate.structure.attention_patterns import (
     Hidden,
     are_operands,
     body_at,
+    conditions_giving,
     factors_of,
     find_softmax,
     has_fragments,
-    hiding,
     inlined,
     is_product,
     named_score,
@@ -150,11 +150,9 @@ def _find_grad_scores(side: _Side) -> _GradScores | None:
             if not isinstance(plain, Access) or not is_product(plain.tensor) or body not in products:
                 continue
             softmax = find_softmax(without_casts(probabilities), key)
-            if softmax is None:
+            if softmax is None or len(hidden) > 1:
                 continue
-            unseen = hiding(softmax.score, MINUS_INFINITY)
-            is_one = len(hidden) == 1 and hidden == unseen
-            if not hidden or is_one:
+            if not hidden or hidden == conditions_giving(softmax.score, MINUS_INFINITY):
                 return _GradScores(m, key, without_casts(probabilities), plain, row_sum, factor, bool(hidden))
     return None
 
@@ -194,7 +192,7 @@ def _without_factor(scalar: Scalar) -> tuple[Scalar, float, set[Hidden]]:
             kept = [part for part in scalar.operands[1:] if not (isinstance(part, Constant) and part.value == 0)]
             if len(kept) != 1:
                 break
-            hidden |= hiding(scalar, 0.0)
+            hidden |= conditions_giving(scalar, 0.0)
             scalar = kept[0]
             continue
         orders = (scalar.operands, scalar.operands[::-1]) if scalar.name == "mul" else (scalar.operands,)

@@ -104,8 +104,8 @@ Hidden = tuple[Scalar, bool]
 """A condition without negations, and the value of it that hides an element."""
 
 
-def hiding(scalar: Scalar, value: float) -> set[Hidden]:
-    """Return when the outermost choices in a scalar give this value."""
+def conditions_giving(scalar: Scalar, value: float) -> set[Hidden]:
+    """Return the conditions under which the outermost choices in a scalar give this value."""
     found: set[Hidden] = set()
     pending = [scalar]
     while pending:

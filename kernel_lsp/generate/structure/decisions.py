@@ -201,19 +201,21 @@ class _Planner:
         elif chosen == "library":
             self.plan.libraries += plans
 
+    def _n_weighed(self, attention: Attention | AttentionGradient) -> int:
+        """Return the number of products of scores and values."""
+        return self._size(product(variable.extent for variable in (*attention.variables, attention.key)))
+
     def _suits_library(self, attention: Attention | AttentionGradient) -> bool:
         """Return True where ATen uses more of the tensor cores' rate than our kernel does."""
-        sizes = [variable.extent for variable in (*attention.variables, attention.key)]
-        is_large = self._size(product(sizes)) >= LIBRARY_FROM_PRODUCTS_OF_16_BITS
+        is_large = self._n_weighed(attention) >= LIBRARY_FROM_PRODUCTS_OF_16_BITS
         return attention.value.dtype != DType.F32 and is_large
 
     def _suits_products(self, attention: AttentionGradient) -> bool:
         """Return True for gradients in f32 whose statistics nothing has kept: kernels that recompute scores multiply
         nine times, and separate ones five times."""
-        scores = [variable.extent for variable in (*attention.variables[:-1], attention.key)]
-        n_scores, n_columns = self._size(product(scores)), self._size(attention.variables[-1].extent)
-        is_large = n_scores * n_columns >= LIBRARY_FROM_PRODUCTS
-        return attention.value.dtype == DType.F32 and is_large and n_scores <= MAX_STORED_SCORES
+        n_weighed, n_columns = self._n_weighed(attention), self._size(attention.variables[-1].extent)
+        fits = LIBRARY_FROM_PRODUCTS <= n_weighed <= MAX_STORED_SCORES * n_columns
+        return attention.value.dtype == DType.F32 and fits
 
     def _pick_attention(self, name: str, default: str, *others: str) -> str:
         knob = f"{self.operation}.{self.attention_names.take(name)}.attention"

@@ -92,10 +92,8 @@ def _min_terms(product: Tensor, workload: Workload) -> int:
     assert definition.contraction is not None
     if DType.F32 in (definition.contraction.left.dtype, definition.contraction.right.dtype):
         return MIN_TERMS_OF_F32
-    count, least = (
-        workload.size(n_products(definition, product.shape)),
-        least_products_of_16_bits(_n_terms(product, workload) or 0),
-    )
+    count = workload.size(n_products(definition, product.shape))
+    least = least_products_of_16_bits(_n_terms(product, workload) or 0)
     is_by_library = count >= least and library_plan(product, definition) is not None
     return 0 if is_by_library else MIN_TERMS
 

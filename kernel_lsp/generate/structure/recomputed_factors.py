@@ -41,7 +41,7 @@ def pick_recomputed(
         definition, sums = tensor.definition, readers[tensor]
         if tensor in planner.outputs or not isinstance(definition, Pointwise) or ways.keys().isdisjoint(sums):
             continue
-        if all(_is_small_sum(each, ways, planner.workload) for each in sums) and _is_cheap(definition):
+        if all(_may_recompute(each, ways, planner.workload) for each in sums) and _is_cheap(definition):
             name = f"{planner.operation}.{planner.names.take(tensor.name)}.inlined"
             is_worth_it = not tensor.shape or tensor.shape[-1].constant is not None
             if planner.choices.pick_int(name, (0, 1), int(is_worth_it), "computed by each kernel that reads it"):
@@ -68,11 +68,11 @@ def _direct_readers(live: Sequence[Tensor], outputs: Collection[Tensor]) -> Mapp
     return readers
 
 
-def _is_small_sum(reader: Tensor, ways: Mapping[Tensor, str], workload: Workload) -> bool:
-    definition = reader.definition
-    way = ways.get(reader)
-    if way == "tensor_cores" and isinstance(definition, Reduction):
-        return converts_bytes(reader, definition, workload)
-    if not isinstance(definition, Reduction) or way in ("library", "tensor_cores"):
+def _may_recompute(reader: Tensor, ways: Mapping[Tensor, str], workload: Workload) -> bool:
+    """Return True for a small sum on CUDA cores, and for a product on tensor cores that converts bytes."""
+    definition, way = reader.definition, ways.get(reader)
+    if not isinstance(definition, Reduction) or way == "library":
         return False
+    if way == "tensor_cores":
+        return converts_bytes(reader, definition, workload)
     return workload.size(product(variable.extent for variable in definition.domain)) <= MAX_SPLIT_PRODUCTS

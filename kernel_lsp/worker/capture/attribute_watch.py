@@ -64,7 +64,7 @@ class AttributeWatch:
                 names.add(name)
             return original(self, name)
 
-        kind.__getattribute__ = noted  # type: ignore[method-assign,assignment]  # for a time
+        type.__setattr__(kind, "__getattribute__", noted)
         names = self._names.setdefault(kind, names)
         if own is None:
             return lambda: delattr(kind, "__getattribute__")

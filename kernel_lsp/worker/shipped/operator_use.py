@@ -166,6 +166,8 @@ class Operator:
         results = tuple([_empty_like(given[name]) for name in self.gradients])
         return results[0] if len(results) == 1 else results
 
+    # in place of PyTorch code
+
     def why_not(self, arguments: Sequence[Any]) -> str:
         """Explain why the original code must compute these arguments; empty when the kernels can."""
         reason = self.outside(arguments)

@@ -26,7 +26,7 @@ from kernel_lsp.generate.ir.atoms import Variable
 from kernel_lsp.generate.ir.index import Index, as_index
 from kernel_lsp.generate.ir.scalar import Access, Scalar
 from kernel_lsp.generate.ir.workload import Workload
-from kernel_lsp.generate.structure.attention_patterns import MINUS_INFINITY, hiding
+from kernel_lsp.generate.structure.attention_patterns import MINUS_INFINITY, conditions_giving
 
 _NAMES = """
 r0 c0 e m n c v d key col pack batch lane warp row step stage n_tiles n_columns first_column n_steps head_of tiles own
@@ -278,7 +278,7 @@ class GradientRenderer(TileRenderer):
         """Write that the gradient of a score that the user's mask hides is 0, also where a NaN is among the scores."""
         if not self.group.hides:
             return
-        ((condition, hides),) = hiding(self.group.score, MINUS_INFINITY)
+        ((condition, hides),) = conditions_giving(self.group.score, MINUS_INFINITY)
         with scope.open("if (isnan(gradients[n][c]))") as rare:
             self.declare_place(rare)
             with rare.open(f"if (m < {self.n_queries} && key < {self.n_keys})") as inside:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
 from kernel_lsp.generate.codegen.kernel import divisible
-from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, TERNARY, Text, loaded
+from kernel_lsp.generate.codegen.operators import ADD, COMPUTE_TYPE, TERNARY, Text, loaded, stored
 from kernel_lsp.generate.codegen.scope import Scope
 from kernel_lsp.generate.fusion.groups import Store
 from kernel_lsp.generate.ir.atoms import Atom, Quotient, Remainder, Symbol, Variable
@@ -239,8 +239,11 @@ def pack_along(scalar: Scalar, along: Variable, width: int) -> tuple[Packing, Sc
     return (packing, packed) if fits and len(find_packed(varying, packing)) == len(varying) else None
 
 
-def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar, operator: str = "=") -> None:
-    """Assign the values of a scalar over one pack to the array `target`, or add them where the operator is `+=`."""
+def read_packs(
+    scope: Scope, target: str, packing: Packing, scalar: Scalar, operator: str = "=", dtype: DType | None = None
+) -> None:
+    """Assign the values of a scalar over one pack to the array `target`, or add them where the operator is `+=`. With a
+    `dtype` the array has elements of it as memory has them."""
     scope.hoist([scalar], [packing.lane])
     packed = find_packed([scalar], packing)
     names = {access.digest: packing.load(scope, access) for access in packed}
@@ -248,7 +251,9 @@ def read_packs(scope: Scope, target: str, packing: Packing, scalar: Scalar, oper
         lanes.define(packing.lane, "v")
         for access in packed:
             lanes.bind(access, packing.item(names[access.digest], access.dtype))
-        lanes.line(f"{target}[v] {operator} {lanes.value(scalar).text};")
+        value = lanes.value(scalar)
+        text = value.text if dtype is None else stored(value, scalar.dtype, dtype)
+        lanes.line(f"{target}[v] {operator} {text};")
 
 
 def reads_ahead(scalars: Sequence[Scalar], known: Iterable[Variable]) -> list[Access]:

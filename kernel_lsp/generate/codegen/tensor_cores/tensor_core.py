@@ -49,7 +49,7 @@ from kernel_lsp.generate.ir.workload import Workload
 _NAMES = """
 TM TN TK WM WN STAGES CLUSTER left_tiles right_tiles results shared left right left_high left_low right_high right_low
 bits part sums sum value parts m0 n0 k0 m n k i j c e step stage n_steps n_all_steps next fetch split_stage lane warp
-warp_m warp_n row col batch cluster rank first_step peer phase line two pair v
+warp_m warp_n row col batch cluster rank first_step peer phase line two pair pack values v
 """
 LOCAL_NAMES = tuple(_NAMES.split())
 FRAGMENT_LOADS = {
@@ -387,8 +387,7 @@ class TensorCoreRenderer:
         scope.line("unsigned right[WN / 8][2];")
         with scope.unroll("for (int j = 0; j < WN / 8; j += 2)") as pairs:
             if self._converted is not None:
-                first = "(first_step + step)" if self.schedule.cluster > 1 else "step"
-                self._converted.write(pairs, first)
+                self._converted.write(pairs, "(first_step + step)" if self.schedule.cluster > 1 else "step")
             else:
                 self._write_fragment(pairs, self.right)
                 pairs.line("for (int c = 0; c < 4; ++c) right[j + c / 2][c % 2] = bits[c];")

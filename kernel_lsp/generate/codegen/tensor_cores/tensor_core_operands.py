@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kernel_lsp.core.dtype import DType
 from kernel_lsp.core.expression import Expression
-from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, needed_multiples, pack_along
+from kernel_lsp.generate.codegen.elements.packs import Packing, find_packed, needed_multiples, pack_along, read_packs
 from kernel_lsp.generate.codegen.kernel import divisible, name_coordinates
 from kernel_lsp.generate.codegen.operators import AND, ATOM, Text, stored
 from kernel_lsp.generate.codegen.scope import Scope
@@ -50,7 +50,7 @@ class Gather:
 def declare_gather(scope: Scope, read: Access, k: Variable, uniform: frozenset[Variable]) -> Gather | None:
     """Declare the address of a thread's row; None where the address or the mask is no sum of a row's and a product's
     parts."""
-    parts = _separated(ravel(read.index, read.tensor.shape), k, uniform)
+    parts = _separated(_flat(read), k, uniform)
     taps = _Taps(k, uniform)
     mask = None if read.mask is None else taps.replaced(read.mask)
     if parts is None or (read.mask is not None and mask is None):
@@ -160,16 +160,6 @@ ELEMENTS_PER_SECTOR = 8
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A factor over packs of its inner dim, and its reads: by packs, and of single elements that a pack shares."""
-
-    packing: Packing
-    scalar: Scalar
-    packs: tuple[Access, ...]
-    shared: tuple[Access, ...]
-
-
-@dataclass(frozen=True)
 class Operand:
     """One factor over (`along`, `k`). `read` is what asynchronous copies fetch, `width` elements each; without it the
     elements are computed in registers, `width` at a time where the factor is `packed`. Where `read` has another type,
@@ -187,7 +177,7 @@ class Operand:
     conditions: tuple[Expression, ...] = ()
     row: str | None = None
     gather: Gather | None = None
-    packed: Packed | None = None
+    packed: tuple[Packing, Scalar] | None = None
 
     @property
     def tile_dtype(self) -> DType:
@@ -235,7 +225,7 @@ def plan_operand(
     read = plain_read(scalar, dtype)
     is_k_inner = _runs_along_k(scalar, k, along, workload)
     if read is not None:
-        flat, inner = ravel(read.index, read.tensor.shape), k if is_k_inner else along
+        flat, inner = _flat(read), k if is_k_inner else along
         for width in _widths(dtype, is_masked=read.mask is not None):
             conditions = pack_conditions(flat, inner, width, workload)
             if conditions is not None:
@@ -245,37 +235,35 @@ def plan_operand(
         if conditions is not None:
             return Operand(tile, scalar, dtype, along, k, True, found, ROW_BYTES, conditions)
     packed = _packed(scalar, k if is_k_inner else along, dtype) if read is None else None
-    width = 1 if packed is None else packed.packing.vector
+    width = 1 if packed is None else packed[0].vector
     return Operand(tile, scalar, dtype, along, k, is_k_inner, None, width, packed=packed)
 
 
 def _read_of_bytes(scalar: Scalar, dtype: DType, along: Variable, k: Variable) -> Access | None:
     """Return the one read of bytes along k that a factor of 16 bits is computed from, beside values of its row or of a
     pair of products."""
-    reads = [access for access in accesses(scalar) if k in access.variables]
-    is_simple = all(read.mask is None and not any(indirect_scalars(_flat(read))) for read in accesses(scalar))
-    found = [read for read in reads if read.dtype.itemsize == 1 and along in read.variables]
-    if dtype.itemsize != 2 or not is_simple or len(found) != 1 or coefficient(_flat(found[0]), k) != ONE:
+    found = [read for read in accesses(scalar) if {along, k} <= read.variables and read.dtype.itemsize == 1]
+    if dtype.itemsize != 2 or k.extent.constant is None or len(found) != 1 or not _is_simple(scalar):
         return None
-    pairs = pack_along(scalar, k, 2)
-    others = [] if pairs is None else [read for read in accesses(pairs[1]) if read.tensor is not found[0].tensor]
-    are_shared = pairs is not None and all(pairs[0].lane not in read.variables for read in others)
-    return found[0] if are_shared else None
+    packing, packed = pack_along(scalar, k, 2) or (None, scalar)
+    if packing is None or coefficient(_flat(found[0]), k) != ONE:
+        return None
+    others = (read for read in accesses(packed) if read.tensor is not found[0].tensor)
+    return None if any(packing.lane in read.variables for read in others) else found[0]
 
 
-def _packed(scalar: Scalar, inner: Variable, dtype: DType) -> Packed | None:
+def _packed(scalar: Scalar, inner: Variable, dtype: DType) -> tuple[Packing, Scalar] | None:
     """Return the factor over the widest packs of `inner` by which it can be read; None where it has no such reads."""
     for width in (16, 8, 4, 2):
         found = pack_along(scalar, inner, width) if width <= 2 * ROW_BYTES // dtype.itemsize else None
-        if found is None:
-            continue
-        packing, packed = found
-        packs = find_packed([packed], packing)
-        reads = sorted(accesses(packed), key=lambda each: (each.tensor.serial, each.digest))
-        shared = [read for read in reads if read not in packs]
-        is_simple = all(read.mask is None and not any(indirect_scalars(_flat(read))) for read in reads)
-        return Packed(packing, packed, tuple(packs), tuple(shared)) if packs and is_simple else None
+        if found is not None:
+            return found if _is_simple(found[1]) and find_packed([found[1]], found[0]) else None
     return None
+
+
+def _is_simple(scalar: Scalar) -> bool:
+    """Return True if no read is masked or at an index that is itself read."""
+    return all(read.mask is None and not any(indirect_scalars(_flat(read))) for read in accesses(scalar))
 
 
 def _flat(access: Access) -> Index:
@@ -297,7 +285,7 @@ def keep_row(
     scalar = operand.scalar.substitute(replacements)
     name_coordinates(scope.kernel, as_index(own), row_shape)
     for access in accesses(scalar):
-        declare_divisions_of(scope, ravel(access.index, access.tensor.shape), own)
+        declare_divisions_of(scope, _flat(access), own)
     read = plain_read(scalar, operand.dtype) if operand.read is not None else None
     if read is not None and read.mask is not None and not any(True for _ in accesses(read.mask)):
         scope.hoist([read.mask], [operand.k])  # only values that read no memory: the row may be out of bounds
@@ -353,7 +341,7 @@ def plain_read(scalar: Scalar, dtype: DType) -> Access | None:
 def _runs_along_k(scalar: Scalar, k: Variable, along: Variable, workload: Workload) -> bool:
     """Return True if lanes that go along k touch fewer sectors of memory than lanes along the factor's own dim."""
     for access in accesses(scalar):
-        flat = ravel(access.index, access.tensor.shape)
+        flat = _flat(access)
         if not flat.variables.isdisjoint((k, along)):
             cost = 1.0 if access.mask is None else COST_OF_COORDINATES
             return cost * _n_sectors(flat, k, workload) <= _n_sectors(flat, along, workload)
@@ -484,32 +472,22 @@ def _write_computed(scope: Scope, operand: Operand, text: LoadText) -> None:
     scope.line(f"{_place(operand, text)} = value;")
 
 
-def _write_computed_pack(scope: Scope, operand: Operand, packed: Packed, text: LoadText) -> None:
-    """Write a pack of a factor that is computed in registers, in pieces of up to 16 bytes."""
-    n_piece = min(operand.width, ROW_BYTES // operand.dtype.itemsize)
+def _write_computed_pack(scope: Scope, operand: Operand, packed: tuple[Packing, Scalar], text: LoadText) -> None:
+    """Write a pack of a factor that is computed in registers, up to 16 bytes at a time."""
+    packing, scalar = packed
     scope.kernel.use("packs")
-    for start in range(0, operand.width, n_piece):
-        scope.line(f"Pack<{operand.dtype.cuda_type}, {n_piece}> piece_{start} = {{}};")
+    scope.line(f"__align__({ROW_BYTES}) {operand.dtype.cuda_type} values[{operand.width}] = {{}};")
     limits = text.limits(operand.row or text.along)
     guard = scope.open(f"if ({' && '.join(limits)})") if limits else scope
     inner = "k" if operand.is_k_inner else operand.row or text.along
-    pack = guard.declare("pack", scope.kernel.index_type, f"{inner} / {operand.width}")
-    guard.define(packed.packing.pack, pack)
-    names = {access: packed.packing.load(guard, access) for access in packed.packs}
-    guard.hoist([packed.scalar], [packed.packing.lane])
-    for start in range(0, operand.width, n_piece):
-        with guard.unroll(f"for (int v = {start}; v < {start + n_piece}; ++v)") as lanes:
-            lanes.define(packed.packing.lane, "v")
-            for access, name in names.items():
-                lanes.bind(access, packed.packing.item(name, access.dtype))
-            value = lanes.value(packed.scalar)
-            place = "v" if start == 0 else f"v - {start}"
-            converted = stored(value, packed.scalar.dtype, operand.dtype)
-            lanes.line(f"piece_{start}.item[{place}] = {converted};")
+    guard.define(packing.pack, guard.declare("pack", scope.kernel.index_type, f"{inner} / {operand.width}"))
+    read_packs(guard, "values", packing, scalar, dtype=operand.dtype)
     if guard is not scope:
         guard.close()
-    for start in range(0, operand.width, n_piece):
-        scope.line(f"*packs<{n_piece}>(&{_place(operand, text, start)}) = piece_{start};")
+    n_stored = min(operand.width, ROW_BYTES // operand.dtype.itemsize)
+    for start in range(0, operand.width, n_stored):
+        values = f"values + {start}" if start else "values"
+        scope.line(f"*packs<{n_stored}>(&{_place(operand, text, start)}) = *packs<{n_stored}>({values});")
 
 
 def stored_zero(dtype: DType) -> str:
